@@ -1,0 +1,1 @@
+"""Image values: descriptors, manifests, configs and layers. Nothing here knows networks."""
