@@ -1,0 +1,146 @@
+"""What every test may use, and the rule that nothing is skipped where ``CI=true``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI") == "true"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run of the ``overlay`` command."""
+
+    arguments: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def check(self, code: int = 0) -> Run:
+        """Itself, when it ended with ``code``; otherwise the test fails and shows what was printed."""
+        assert self.code == code, (
+            f"overlay {' '.join(self.arguments)}: exit {self.code}, expected {code}\n{self.out}\n{self.err}"
+        )
+        return self
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The ``overlay`` command as users run it: the console script, in an environment of its own."""
+
+    program: Path
+    directory: Path
+    environment: Mapping[str, str]
+
+    def __call__(self, *arguments: object, timeout: float = 300) -> Run:
+        words = tuple(str(argument) for argument in arguments)
+        done = subprocess.run(
+            [self.program, *words],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Run(words, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+        """The same as a process that runs on, for tests that kill it or run two at once."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        words = [str(argument) for argument in arguments]
+        return subprocess.Popen(
+            [self.program, *words], cwd=self.directory, env=self.environment, **(pipes | options)
+        )
+
+    def with_environment(self, **changes: str) -> Overlay:
+        return Overlay(self.program, self.directory, {**self.environment, **changes})
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Overlay:
+    """The command with an empty cache and home, run in an empty directory on this checkout's overlays."""
+    directory, home = tmp_path / "cwd", tmp_path / "home"
+    directory.mkdir()
+    home.mkdir()
+    return Overlay(console_script(), directory, clean_environment(home))
+
+
+def console_script() -> Path:
+    program = Path(sys.executable).parent / "overlay"
+    if not program.exists():
+        missing(f"no console script {program}; `make test` installs it")
+    return program
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """The caller's environment with a home and cache of its own, and nothing that steers git or overlay."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GIT_", "OVERLAY_", "XDG_", "DOCKER_", "SOURCE_DATE_EPOCH", "COVERAGE"))
+    }
+    return kept | {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "NO_COLOR": "1",
+        "COLUMNS": "160",
+    }
+
+
+def missing(what: str) -> None:
+    """Skip the test for want of ``what``; in CI fail it."""
+    if IN_CI:
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+@pytest.fixture
+def run_git() -> Callable[..., bytes]:
+    """Plain git for a test's own repositories: fixed identity and dates, nobody's configuration."""
+
+    def run(*arguments: str | Path, cwd: Path, stdin: bytes = b"") -> bytes:
+        fixed = {
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_AUTHOR_NAME": "Test",
+            "GIT_AUTHOR_EMAIL": "test@example.org",
+            "GIT_AUTHOR_DATE": "1700000000 +0000",
+            "GIT_COMMITTER_NAME": "Test",
+            "GIT_COMMITTER_EMAIL": "test@example.org",
+            "GIT_COMMITTER_DATE": "1700000000 +0000",
+        }
+        others = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+        command = ["git", *map(str, arguments)]
+        done = subprocess.run(
+            command, cwd=cwd, env=others | fixed, input=stdin, capture_output=True, check=False
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.decode()}"
+        return done.stdout
+
+    return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped where nothing may be: {report.longrepr}"
+    return report

@@ -1,0 +1,215 @@
+"""The real things integration tests run against; ``tests/services.py`` starts what is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from filelock import FileLock
+
+from tests.conftest import ROOT, missing
+
+if TYPE_CHECKING:
+    import docker
+
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+
+# The release wheels as they lie on the package index: file name and sha256.
+WHEELS = {
+    "0.5.17": "575e38f5683624ded3b4bb267f637a098e5ed37d13a1d1ff5ea09bd781a04d16",
+    "0.5.20": "1573527042f4f6b4ead838302818595fc77fdc611dbcc2e40cd150fbc8f8513c",
+    "0.5.23": "00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The registry the tests share, and a name space in it that one test has to itself."""
+
+    address: str
+    space: str
+    log: Path | None
+
+    def repository(self, name: str) -> str:
+        """``host:port/space/name``."""
+        return f"{self.address}/{self.space}/{name}"
+
+    def tags(self, name: str) -> list[str]:
+        """The repository's tags; none when there is no such repository."""
+        try:
+            with self._get(name, "tags/list") as answer:
+                return sorted(json.load(answer)["tags"] or [])
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return []
+            raise
+
+    def manifest(self, name: str, reference: str) -> tuple[bytes, str]:
+        """A manifest's bytes and media type, by tag or digest."""
+        with self._get(name, f"manifests/{reference}") as answer:
+            return answer.read(), answer.headers["Content-Type"]
+
+    def blob(self, name: str, digest: str) -> bytes:
+        with self._get(name, f"blobs/{digest}") as answer:
+            return bytes(answer.read())
+
+    def requests(self) -> list[str]:
+        """The lines of the access log that are about this name space."""
+        assert self.log is not None, "this registry's log cannot be read"
+        return [line for line in self.log.read_text().splitlines() if f"/v2/{self.space}/" in line]
+
+    def _get(self, name: str, path: str) -> Any:
+        url = f"http://{self.address}/v2/{self.space}/{name}/{path}"
+        request = urllib.request.Request(url, headers={"Accept": ", ".join(MANIFEST_TYPES)})
+        return urllib.request.urlopen(request, timeout=60)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """A real registry on loopback, with a name space nobody else uses."""
+    return Registry(registry_address(), "t" + uuid.uuid4().hex[:12], registry_log())
+
+
+def registry_address() -> str:
+    address = os.environ.get("OVERLAY_TEST_REGISTRY")
+    if not address:
+        missing("no registry; `make integration` starts one")
+    assert address
+    return address
+
+
+def registry_log() -> Path | None:
+    log = os.environ.get("OVERLAY_TEST_REGISTRY_LOG")
+    return Path(log) if log else None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A real Docker Engine: its API, and a client program that can build with BuildKit."""
+
+    host: str
+    client: str
+    api: docker.DockerClient
+
+    def cli(self, *arguments: str, buildkit: bool = True, cwd: Path | None = None) -> str:
+        """Run the client; its standard output."""
+        choice = {"DOCKER_BUILDKIT": "1" if buildkit else "0"}
+        command = [self.client, "--host", self.host, *arguments]
+        return run_program(command, environment=choice, cwd=cwd)
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[Engine]:
+    import docker
+
+    host, client = (os.environ.get(f"OVERLAY_TEST_DOCKER_{name}") for name in ("HOST", "CLIENT"))
+    if not host or not client:
+        missing("no Docker Engine; `make integration` starts one where it can")
+    assert host
+    assert client
+    api = docker.DockerClient(base_url=host, timeout=300)
+    api.ping()
+    yield Engine(host, client, api)
+    api.close()
+
+
+@pytest.fixture(scope="session")
+def skopeo() -> Callable[..., str]:
+    """Run skopeo; its standard output. ``docker://`` references are read and written without TLS."""
+    program = needed_program("skopeo")
+
+    def run(command: str, *arguments: str) -> str:
+        plain = {
+            "copy": ("--src-tls-verify=false", "--dest-tls-verify=false"),
+            "inspect": ("--tls-verify=false",),
+            "delete": ("--tls-verify=false",),
+        }
+        policy = ("--insecure-policy",)
+        return run_program([program, *policy, command, *plain.get(command, ()), *arguments])
+
+    return run
+
+
+@pytest.fixture
+def buildah(tmp_path: Path) -> Callable[..., str]:
+    """Run buildah with storage of its own; its standard output."""
+    program = needed_program("buildah")
+    storage = ["--root", str(tmp_path / "buildah"), "--runroot", str(tmp_path / "buildah-run")]
+
+    def run(*arguments: str) -> str:
+        return run_program([program, *storage, "--storage-driver", "vfs", *arguments])
+
+    return run
+
+
+def needed_program(name: str) -> str:
+    program = shutil.which(name)
+    if program is None:
+        missing(f"no {name}; `make integration` installs it where it can")
+    assert program
+    return program
+
+
+def run_program(
+    command: list[str], *, environment: dict[str, str] | None = None, cwd: Path | None = None
+) -> str:
+    done = subprocess.run(
+        command,
+        env=os.environ | (environment or {}),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Callable[[str], Path]:
+    """A release's wheel by version, fetched once for all runs in this checkout and checked each time."""
+
+    def get(version: str) -> Path:
+        directory = ROOT / "build" / "wheels" / version
+        directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(directory / ".lock"):
+            if not list(directory.glob("*.whl")):
+                download(version, directory)
+        (found,) = directory.glob("*.whl")
+        assert hashlib.sha256(found.read_bytes()).hexdigest() == WHEELS[version], found
+        return found
+
+    return get
+
+
+def download(version: str, directory: Path) -> None:
+    """The wheel for CPython 3.11 on x86-64, whatever this is: only its sources matter."""
+    target = ["--python-version", "3.11", "--platform", "manylinux_2_34_x86_64"]
+    only = ["--only-binary", ":all:", "--no-deps", "--dest", str(directory / "partial")]
+    run_program([sys.executable, "-m", "pip", "download", "--quiet", *only, *target, f"sglang=={version}"])
+    for found in (directory / "partial").glob("*.whl"):
+        found.rename(directory / found.name)
