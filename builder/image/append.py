@@ -1,0 +1,328 @@
+"""Image to image: a base's manifest and config, and one layer, give a new manifest and config. No network.
+
+What the base says stays as it is: unknown keys, user, working directory, entry point, command, ports, earlier
+history, and the family of its media types (OCI image-spec 1.1, or Docker image manifest v2, schema 2).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from builder.errors import ImageMismatch
+from builder.image.layer import Layer, layer_media_type
+from builder.image.model import (
+    DOCKER_INDEX,
+    DOCKER_MANIFEST,
+    MANIFEST_TYPES,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    Platform,
+    RawManifest,
+    canonical_json,
+    sha256_digest,
+)
+
+MAX_LAYERS = 127
+
+
+@dataclass(frozen=True)
+class NewImage:
+    """An image to be written: config and manifest as bytes, layers by descriptor, the new one last."""
+
+    manifest: RawManifest
+    config: bytes = field(repr=False)
+    config_descriptor: Descriptor
+    layers: tuple[Descriptor, ...]
+    platform: Platform
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The manifest as an entry of an index."""
+        return Descriptor(
+            self.manifest.media_type, self.manifest.digest, len(self.manifest.data), self.platform
+        )
+
+
+def append(
+    manifest: RawManifest,
+    config: bytes,
+    layer: Layer,
+    *,
+    created: int,
+    created_by: str,
+    labels: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> NewImage:
+    """The base plus ``layer``: one more diff ID, one more entry of history, labels and environment merged.
+
+    Args:
+        manifest: the base's platform manifest, as stored.
+        config: the base's config blob, as stored.
+        layer: what is added; its media type must be of the base's family.
+        created: time of the new image, in seconds since 1970.
+        created_by: what the entry of history says.
+        labels: set in the config, over the base's.
+        env: set in the config; a name the base has keeps its place.
+        annotations: set in the manifest, over the base's. Docker schema 2 manifests cannot hold any, and
+            get none: say what must be known of an image in ``labels``, which both families hold.
+
+    Raises:
+        ImageMismatch: the base contradicts itself, is no single image, or has no room for a layer.
+    """
+    base, settings = _checked_base(manifest, config)
+    if layer.descriptor.media_type != layer_media_type(manifest.media_type):
+        raise ImageMismatch(
+            "the layer's media type is not of the base's family",
+            where=f"manifest {manifest.digest}",
+            expected=layer_media_type(manifest.media_type),
+            found=layer.descriptor.media_type,
+        )
+    new_config = canonical_json(_extended(settings, layer, created, created_by, labels or {}, env or {}))
+    entry = {**base["config"], "digest": sha256_digest(new_config), "size": len(new_config)}
+    new_manifest = {
+        **base,
+        "schemaVersion": 2,
+        "mediaType": manifest.media_type,
+        "config": entry,
+        "layers": [*base["layers"], descriptor_json(layer.descriptor)],
+    }
+    if annotations and manifest.media_type == OCI_MANIFEST:
+        new_manifest["annotations"] = {**(base.get("annotations") or {}), **annotations}
+    return NewImage(
+        manifest=RawManifest(manifest.media_type, canonical_json(new_manifest)),
+        config=new_config,
+        config_descriptor=_descriptor(entry, "config"),
+        layers=(*base_layers(manifest), layer.descriptor),
+        platform=platform_of(config),
+    )
+
+
+def new_index(children: Sequence[Descriptor], *, annotations: Mapping[str, str] | None = None) -> RawManifest:
+    """An index of platform manifests, sorted by platform, in the family of its children.
+
+    A Docker manifest list holds Docker manifests only, and no annotations; everything else is an OCI index.
+
+    Raises:
+        ImageMismatch: no child, one without a platform, a platform twice, or a child that is no image.
+    """
+    if not children:
+        raise ImageMismatch("an index needs at least one image")
+    platforms = [child.platform for child in children]
+    if None in platforms or len(set(platforms)) != len(platforms):
+        raise ImageMismatch(
+            "each image of an index needs a platform of its own",
+            found=", ".join(str(platform) for platform in platforms),
+        )
+    types = {child.media_type for child in children}
+    if not types <= MANIFEST_TYPES:
+        raise ImageMismatch("only image manifests go into an index", found=", ".join(sorted(types)))
+    media_type = DOCKER_INDEX if types == {DOCKER_MANIFEST} else OCI_INDEX
+    index: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": media_type,
+        "manifests": [descriptor_json(child) for child in sorted(children, key=lambda c: str(c.platform))],
+    }
+    if annotations and media_type == OCI_INDEX:
+        index["annotations"] = dict(annotations)
+    return RawManifest(media_type, canonical_json(index))
+
+
+def base_layers(manifest: RawManifest) -> tuple[Descriptor, ...]:
+    """The layers of a platform manifest, lowest first."""
+    return tuple(_descriptor(entry, "layer") for entry in _read_manifest(manifest)["layers"])
+
+
+def base_config(manifest: RawManifest) -> Descriptor:
+    """The config of a platform manifest."""
+    return _descriptor(_read_manifest(manifest)["config"], "config")
+
+
+def diff_ids(config: bytes) -> tuple[str, ...]:
+    """The digests of the uncompressed layers, lowest first, as a config lists them."""
+    rootfs = _read_object(config, "image config").get("rootfs")
+    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(found, list) or not all(isinstance(diff_id, str) for diff_id in found):
+        raise _broken("image config", "no list of diff IDs")
+    return tuple(found)
+
+
+def platform_of(config: bytes) -> Platform:
+    """The platform that a config says its image is for."""
+    settings = _read_object(config, "image config")
+    parts = [settings.get(key) or "" for key in ("os", "architecture", "variant")]
+    if not all(isinstance(part, str) for part in parts) or not all(parts[:2]):
+        raise _broken("image config", "no operating system and architecture")
+    return Platform(*parts)
+
+
+def environment_of(config: bytes) -> dict[str, str]:
+    """The environment that a config gives to its containers."""
+    inner = _inner(_read_object(config, "image config"))
+    return dict(entry.partition("=")[::2] for entry in _strings(inner, "Env"))
+
+
+def descriptor_json(descriptor: Descriptor) -> dict[str, Any]:
+    """A descriptor as manifests and indexes write it."""
+    entry: dict[str, Any] = {
+        "mediaType": descriptor.media_type,
+        "digest": descriptor.digest,
+        "size": descriptor.size,
+    }
+    if descriptor.platform is not None:
+        platform = descriptor.platform
+        entry["platform"] = {"architecture": platform.architecture, "os": platform.os}
+        if platform.variant:
+            entry["platform"]["variant"] = platform.variant
+    if descriptor.annotations:
+        entry["annotations"] = dict(descriptor.annotations)
+    return entry
+
+
+def timestamp(seconds: int) -> str:
+    """Seconds since 1970 as RFC 3339 in UTC, e.g. ``2026-01-31T00:00:00Z``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _extended(
+    settings: dict[str, Any],
+    layer: Layer,
+    created: int,
+    created_by: str,
+    labels: Mapping[str, str],
+    env: Mapping[str, str],
+) -> dict[str, Any]:
+    """The base's config with one more layer."""
+    inner = _inner(settings)
+    merged: dict[str, Any] = {}
+    if labels:
+        merged["Labels"] = {**(inner.get("Labels") or {}), **labels}
+    if env:
+        merged["Env"] = _merged_env(_strings(inner, "Env"), env)
+    rootfs = settings["rootfs"]
+    return {
+        **settings,
+        "created": timestamp(created),
+        "config": {**inner, **merged},
+        "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], layer.diff_id]},
+        "history": [
+            *(settings.get("history") or []),
+            {"created": timestamp(created), "created_by": created_by, "comment": "sglang-overlay"},
+        ],
+    }
+
+
+def _merged_env(base: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    names = [entry.partition("=")[0] for entry in base]
+    kept = [f"{name}={env[name]}" if name in env else entry for name, entry in zip(names, base, strict=True)]
+    return kept + [f"{name}={env[name]}" for name in sorted(set(env) - set(names))]
+
+
+def _checked_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Manifest and config as JSON, once they agree with each other."""
+    base, settings = _read_manifest(manifest), _read_object(config, "image config")
+    where = f"base manifest {manifest.digest}"
+    if base_config(manifest).digest != sha256_digest(config):
+        raise ImageMismatch(
+            "the config is not the one that the base's manifest names",
+            where=where,
+            expected=base_config(manifest).digest,
+            found=sha256_digest(config),
+        )
+    layers, ids = len(base["layers"]), len(diff_ids(config))
+    if layers != ids:
+        raise ImageMismatch(
+            "the base contradicts itself",
+            where=where,
+            expected=f"a diff ID for each of {layers} layers",
+            found=f"{ids} diff IDs in its config",
+        )
+    filled = _filled_history(settings, where)
+    if filled > layers:
+        # Fewer entries than layers are allowed (history is optional), more make Docker refuse the image.
+        raise ImageMismatch(
+            "the base contradicts itself",
+            where=where,
+            expected=f"at most {layers} entries of history that made a layer",
+            found=f"{filled} of them",
+        )
+    if layers + 1 > MAX_LAYERS:
+        raise ImageMismatch(
+            "the base has no room for one more layer",
+            where=where,
+            expected=f"at most {MAX_LAYERS - 1} layers, of the {MAX_LAYERS} that container engines can stack",
+            found=f"{layers} layers",
+            hint="squash the base into fewer layers, push it, and pin the result",
+        )
+    return base, settings
+
+
+def _filled_history(settings: dict[str, Any], where: str) -> int:
+    history = settings.get("history") or []
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        raise _broken(where, "a history that is no list of objects")
+    return sum(not entry.get("empty_layer") for entry in history)
+
+
+def _read_manifest(manifest: RawManifest) -> dict[str, Any]:
+    where = f"manifest {manifest.digest}"
+    if manifest.media_type not in MANIFEST_TYPES:
+        raise ImageMismatch(
+            "not the manifest of a single image",
+            where=where,
+            expected=" or ".join(sorted(MANIFEST_TYPES)),
+            found=manifest.media_type,
+            hint="choose one image of an index by its platform first",
+        )
+    base = _read_object(manifest.data, where)
+    if not isinstance(base.get("layers"), list) or not isinstance(base.get("config"), dict):
+        raise _broken(where, "no config or no list of layers")
+    return base
+
+
+def _inner(settings: dict[str, Any]) -> dict[str, Any]:
+    inner = {} if settings.get("config") is None else settings["config"]
+    if not isinstance(inner, dict) or not isinstance(inner.get("Labels") or {}, dict):
+        raise _broken("image config", "settings or labels that are no object")
+    return inner
+
+
+def _strings(inner: dict[str, Any], key: str) -> list[str]:
+    found = inner.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise _broken("image config", f"{key} that is no list of strings")
+    return found
+
+
+def _descriptor(entry: object, what: str) -> Descriptor:
+    match entry:
+        case {"digest": str(digest), "size": int(size), **rest}:
+            media_type = rest.get("mediaType", "")
+            annotations = rest.get("annotations") or {}
+            if isinstance(media_type, str) and isinstance(annotations, dict) and size >= 0:
+                return Descriptor(media_type, digest, size, annotations=annotations)
+    raise _broken("image manifest", f"a {what} that is no descriptor")
+
+
+def _read_object(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data, parse_constant=_no_number)
+        canonical_json(value)  # what cannot be written again (a lone surrogate) is refused when it is read
+    except (ValueError, RecursionError) as error:
+        raise _broken(where, f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise _broken(where, "JSON that is no object")
+    return value
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _broken(where: str, found: str) -> ImageMismatch:
+    return ImageMismatch("an image's metadata cannot be read", where=where, found=found)
