@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
-from builder.errors import InvalidInput
+from builder.errors import ImageMismatch, InvalidInput
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -66,6 +66,16 @@ class Platform:
             )
         return cls(*parts)
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> Platform:
+        """A descriptor's ``platform``; unknown parts are empty, so that such a child is never chosen."""
+        parts = (value.get(key) for key in ("os", "architecture", "variant"))
+        return cls(*(part if isinstance(part, str) else "" for part in parts))
+
+    def as_json(self) -> dict[str, str]:
+        named = {"architecture": self.architecture, "os": self.os, "variant": self.variant}
+        return {key: value for key, value in named.items() if value}
+
     def __str__(self) -> str:
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
@@ -79,6 +89,52 @@ class Descriptor:
     size: int
     platform: Platform | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
+    artifact_type: str | None = None
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Descriptor:
+        """Read a descriptor of an index or manifest; ``where`` names that document in errors.
+
+        Raises:
+            ImageMismatch: it is no descriptor, or its digest is not a sha256.
+        """
+        if not isinstance(value, Mapping):
+            raise _no_descriptor(where, repr(value)[:80])
+        media_type, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
+        if not isinstance(digest, str) or not is_digest(digest):
+            raise _no_descriptor(where, f"digest {digest!r:.90}")
+        if not isinstance(media_type, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise _no_descriptor(where, f"media type {media_type!r:.80}, size {size!r:.40} at {digest}")
+        annotations = value.get("annotations") or {}
+        platform = value.get("platform")
+        if not isinstance(annotations, Mapping) or not isinstance(platform, Mapping | None):
+            raise _no_descriptor(where, f"annotations or platform of {digest}")
+        artifact_type = value.get("artifactType")
+        return cls(
+            media_type,
+            digest,
+            size,
+            Platform.from_json(platform) if platform else None,
+            {str(key): str(text) for key, text in annotations.items()},
+            artifact_type if isinstance(artifact_type, str) else None,
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The descriptor as index and manifests hold it."""
+        value: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        if self.platform is not None:
+            value["platform"] = self.platform.as_json()
+        if self.annotations:
+            value["annotations"] = dict(self.annotations)
+        if self.artifact_type is not None:
+            value["artifactType"] = self.artifact_type
+        return value
+
+
+def _no_descriptor(where: str, found: str) -> ImageMismatch:
+    return ImageMismatch(
+        "not a descriptor", where=where, expected="mediaType, digest (sha256:…) and size", found=found
+    )
 
 
 @dataclass(frozen=True)
@@ -95,6 +151,14 @@ class RawManifest:
     @property
     def is_index(self) -> bool:
         return self.media_type in INDEX_TYPES
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Type, digest and size of these bytes."""
+        return Descriptor(self.media_type, self.digest, len(self.data))
+
+
+Progress = Callable[[int], None]
 
 
 class ImageSource(Protocol):
@@ -136,8 +200,14 @@ class ImageSink(Protocol):
         """Store a blob held in memory, unless it is there already."""
         ...
 
-    def copy_blob(self, source: ImageSource, descriptor: Descriptor) -> None:
-        """Bring a blob from ``source``: nothing if it is there, a mount within one registry, else a stream."""
+    def copy_blob(
+        self, source: ImageSource, descriptor: Descriptor, *, progress: Progress | None = None
+    ) -> None:
+        """Bring a blob from ``source``: nothing if it is there, a mount within one registry, else a stream.
+
+        ``progress`` hears of each stored piece of a stream, in bytes; a negative number takes back what has
+        to be sent again.
+        """
         ...
 
     def put_manifest(self, manifest: RawManifest, *, tag: str | None = None) -> Descriptor:
@@ -149,3 +219,41 @@ def open_chunks(stream: BinaryIO, size: int = 1 << 20) -> Iterator[bytes]:
     """The rest of ``stream`` in chunks of at most ``size`` bytes."""
     while chunk := stream.read(size):
         yield chunk
+
+
+def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Iterator[bytes]:
+    """The chunks as they come; when they end, their size and digest must be the descriptor's.
+
+    The last chunk is held back until then, so that a reader who copies what it gets never holds all of a
+    wrong blob. More bytes than promised end it at once.
+
+    Raises:
+        ImageMismatch: naming the blob, ``where`` it was read, and both sizes or digests.
+    """
+    read = 0
+    digest = hashlib.sha256()
+    held = b""
+    for chunk in chunks:
+        read += len(chunk)
+        if read > descriptor.size:
+            raise _wrong_blob(descriptor, where, f"{descriptor.size} bytes", "more")
+        digest.update(chunk)
+        if held:
+            yield held
+        held = chunk
+    if read != descriptor.size:
+        raise _wrong_blob(descriptor, where, f"{descriptor.size} bytes", f"{read} bytes")
+    if "sha256:" + digest.hexdigest() != descriptor.digest:
+        raise _wrong_blob(descriptor, where, descriptor.digest, "sha256:" + digest.hexdigest())
+    if held:
+        yield held
+
+
+def _wrong_blob(descriptor: Descriptor, where: str, expected: str, found: str) -> ImageMismatch:
+    return ImageMismatch(
+        f"the bytes of blob {descriptor.digest} are not what its digest says",
+        where=where,
+        expected=expected,
+        found=found,
+        hint="nothing of it was kept; the place it came from is damaged or was tampered with",
+    )

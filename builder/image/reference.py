@@ -233,5 +233,7 @@ def _checked_digest(digest: str, text: str) -> str:
     return digest
 
 
-def _refused(text: str, what: str, **facts: str | None) -> InvalidInput:
-    return InvalidInput(what, where=text, **facts)
+def _refused(
+    text: str, what: str, *, expected: str | None = None, found: str | None = None, hint: str | None = None
+) -> InvalidInput:
+    return InvalidInput(what, where=text, expected=expected, found=found, hint=hint)
