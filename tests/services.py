@@ -6,7 +6,8 @@
 A Docker Engine that already answers (``DOCKER_HOST``, else ``/var/run/docker.sock``) is used as it is.
 Otherwise root on Debian gets the missing packages from apt, and a private ``dockerd`` with its own socket and
 storage. The registry is always a private ``docker-registry`` on a free loopback port. The command finds the
-addresses in its environment (the ``OVERLAY_TEST_*`` names below) and in ``services.env`` of the state directory.
+addresses in its environment (the ``OVERLAY_TEST_*`` names below) and in ``services.env`` of the state
+directory.
 
 What cannot be had is said before the command starts. The tests that want it are then skipped, unless
 ``CI=true``: there it is a failure. Standard library only, so that it runs before anything is installed.
@@ -66,7 +67,8 @@ def main(command: Sequence[str]) -> int:
         if missing:
             print("services: tests that need these are skipped", file=sys.stderr)
         write_env_file(state / "services.env", environment)
-        return run(command, os.environ | environment)
+        code = run(command, os.environ | environment)
+        return code if code >= 0 else 128 - code  # ended by a signal, said as a shell says it
 
 
 def start_services(state: Path, running: ExitStack) -> tuple[dict[str, str], list[str]]:
@@ -113,12 +115,12 @@ def write_env_file(path: Path, environment: dict[str, str]) -> None:
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """The command's exit status; Ctrl-C reaches it from the terminal, so it is only waited for."""
+    """The command's exit status. It is given time to tidy up when this script is interrupted."""
     with subprocess.Popen(command, env=environment) as process:
         try:
             return process.wait()
-        except KeyboardInterrupt:
-            return process.wait()
+        except KeyboardInterrupt:  # the terminal sent it to the command too
+            return process.wait(STOP_TIMEOUT)
         finally:
             if process.poll() is None:
                 process.terminate()
