@@ -1,0 +1,230 @@
+"""One patch file: a git mailbox message with trailers, and the diff it carries (docs/formats.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from builder.diff import FileDiff, parse_diff
+from builder.errors import InvalidInput
+
+STATUSES = {
+    "Pending": "not sent upstream yet",
+    "Submitted": "sent; [URL] of the pull request",
+    "Backport": "taken from a later upstream; [URL or commit]",
+    "Denied": "upstream said no; [URL]",
+    "Inappropriate": "not meant for upstream; [reason]",
+    "Inactive-Upstream": "upstream does not answer; [reason]",
+}
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}\Z")
+_TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)\Z")
+_STATUS = re.compile(r"(?P<word>[A-Za-z-]+)(?:\s+\[(?P<reason>.+)\])?\Z")
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a patch stands upstream (Yocto's ``Upstream-Status`` vocabulary).
+
+    Args:
+        word: one of :data:`STATUSES`.
+        reason: what stands in brackets; None without.
+    """
+
+    word: str
+    reason: str | None
+
+    def __str__(self) -> str:
+        return self.word if self.reason is None else f"{self.word} [{self.reason}]"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch as read from its file.
+
+    Args:
+        name: its name in the series, without ``.patch``.
+        data: the file's bytes as they are.
+        author, date, subject: the mail's header fields, decoded; empty where the mail has none.
+        message: the text between header and trailers.
+        trailers: ``(key, value)`` in the order of the file.
+        files: what it does to each file.
+    """
+
+    name: str
+    data: bytes
+    author: str
+    date: str
+    subject: str
+    message: str
+    trailers: tuple[tuple[str, str], ...]
+    files: tuple[FileDiff, ...]
+    diff_offset: int
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex SHA-256 of the file."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def diff(self) -> bytes:
+        """The diff part of the file."""
+        return self.data[self.diff_offset :]
+
+    def values(self, key: str) -> tuple[str, ...]:
+        """Every value of a trailer, in order."""
+        return tuple(value for name, value in self.trailers if name.lower() == key.lower())
+
+    @property
+    def status(self) -> Status:
+        """The ``Upstream-Status`` trailer; it was checked when the patch was read."""
+        return read_status(self.values("Upstream-Status")[0], where=self.name)
+
+    @property
+    def bugs(self) -> tuple[str, ...]:
+        """Issue URLs."""
+        return self.values("Bug")
+
+    @property
+    def depends(self) -> tuple[str, ...]:
+        """Names of the patches that must come before."""
+        return tuple(
+            name for value in self.values("Overlay-Depends") for name in re.split(r"[,\s]+", value) if name
+        )
+
+    @property
+    def hardware(self) -> tuple[str, ...]:
+        """Compute capabilities it was written for, such as ``12.1``."""
+        return tuple(word for value in self.values("Overlay-Hardware") for word in value.split())
+
+
+def check_patch_name(name: str, *, where: str) -> None:
+    """Raise :class:`InvalidInput` unless ``name`` can name a patch (and its file, and its probe)."""
+    if not _NAME.match(name) or ".." in name:
+        raise InvalidInput(
+            "not a patch name",
+            where=where,
+            expected="lower-case letters, digits and . _ + -, at most 100",
+            found=repr(name),
+        )
+
+
+def read_status(text: str, *, where: str) -> Status:
+    """Read an ``Upstream-Status`` value.
+
+    Raises:
+        InvalidInput: the word is not of the vocabulary, with the nearest one.
+    """
+    match = _STATUS.match(text.strip())
+    if match is None or match["word"] not in STATUSES:
+        from difflib import get_close_matches
+
+        word = match["word"] if match else text
+        near = get_close_matches(word.capitalize(), STATUSES, n=1, cutoff=0.5)
+        raise InvalidInput(
+            "Upstream-Status is not of the vocabulary",
+            where=where,
+            expected=", ".join(STATUSES),
+            found=text,
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
+    return Status(match["word"], match["reason"])
+
+
+def parse_patch(name: str, data: bytes) -> Patch:
+    """Read a patch file.
+
+    Args:
+        name: its name in the series, without ``.patch``.
+        data: its bytes.
+
+    Raises:
+        InvalidInput: it is no mailbox patch, has no or a wrong ``Upstream-Status``, or its diff is broken.
+    """
+    where = f"{name}.patch"
+    offset = _diff_offset(data)
+    if offset is None:
+        raise InvalidInput(
+            "patch has no diff", where=where, hint="write it with: git format-patch --full-index"
+        )
+    headers, text = _split_message(data[:offset])
+    message, trailers = _split_trailers(text)
+    first_line = data.count(b"\n", 0, offset) + 1
+    patch = Patch(
+        name=name,
+        data=data,
+        author=headers.get("from", ""),
+        date=headers.get("date", ""),
+        subject=re.sub(r"\A\[PATCH[^]]*\]\s*", "", headers.get("subject", "")),
+        message=message,
+        trailers=trailers,
+        files=parse_diff(data[offset:], where=where, first_line=first_line),
+        diff_offset=offset,
+    )
+    if not patch.values("Upstream-Status"):
+        raise InvalidInput(
+            "patch has no Upstream-Status trailer",
+            where=where,
+            expected="a line such as: Upstream-Status: Pending",
+            hint="add it to the end of the message, before the line ---",
+        )
+    read_status(patch.values("Upstream-Status")[0], where=where)
+    return patch
+
+
+def _diff_offset(data: bytes) -> int | None:
+    """Where the diff begins: at the first ``diff --git``, else at the first ``---``/``+++`` pair."""
+    match = re.search(rb"^diff --git ", data, re.MULTILINE) or re.search(
+        rb"^--- [^\n]+\n\+\+\+ [^\n]+\n@@ ", data, re.MULTILINE
+    )
+    return match.start() if match else None
+
+
+def _split_message(data: bytes) -> tuple[dict[str, str], str]:
+    """The mail's header fields (lower-case keys) and its text up to the line ``---``."""
+    text = data.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    headers: dict[str, str] = {}
+    head, blank, body = text.partition("\n\n")
+    if re.match(r"(From [0-9a-f]{40} |From: |Date: |Subject: )", head):
+        field = None
+        for line in head.split("\n"):
+            if line[:1] in (" ", "\t") and field:
+                headers[field] += " " + line.strip()
+            elif match := re.match(r"([A-Za-z-]+):\s*(.*)\Z", line):
+                field = match[1].lower()
+                headers[field] = match[2]
+    else:
+        body = text if not blank else head + blank + body
+    message = re.split(r"^---\s*$", body, maxsplit=1, flags=re.MULTILINE)[0]
+    return {key: _decoded(value) for key, value in headers.items()}, message.strip("\n")
+
+
+def _decoded(value: str) -> str:
+    """A header field with its RFC 2047 words decoded."""
+    if "=?" not in value:
+        return value
+    from email.errors import HeaderParseError
+    from email.header import decode_header, make_header
+
+    try:
+        return str(make_header(decode_header(value)))
+    except (HeaderParseError, LookupError, UnicodeDecodeError):
+        return value  # not of RFC 2047: then the text is what it says
+
+
+def _split_trailers(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The message and its trailers: the last paragraph in which every line is ``Key: value`` or folded."""
+    paragraphs = text.rstrip().rsplit("\n\n", 1)
+    block = paragraphs[-1]
+    trailers: list[tuple[str, str]] = []
+    for line in block.split("\n"):
+        if line[:1] in (" ", "\t") and trailers:
+            key, value = trailers[-1]
+            trailers[-1] = (key, f"{value} {line.strip()}")
+        elif match := _TRAILER.match(line):
+            trailers.append((match[1], match[2].strip()))
+        else:
+            return text, ()
+    return (paragraphs[0] if len(paragraphs) == 2 else ""), tuple(trailers)
