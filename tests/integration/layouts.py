@@ -95,8 +95,7 @@ class Layout:
             "layers": [layer.descriptor for layer in layers],
         }
         entry = self.put(json.dumps(manifest).encode(), MANIFEST)
-        others = [e for e in self.entries() if e.get("annotations", {}).get(REF_NAME) != tag]
-        self._write_index([*others, {**entry, "annotations": {REF_NAME: tag}}])
+        self._name(entry, tag)
         return str(entry["digest"])
 
     def put_layer(self, write: Callable[[tarfile.TarFile], None]) -> Layer:
@@ -111,6 +110,32 @@ class Layout:
         digest = packed.digest()
         temporary.rename(self.path(digest))
         return Layer({"mediaType": LAYER_GZIP, "digest": digest, "size": packed.size}, plain.digest())
+
+    # What `builder.image.model.ImageSink` asks for, so that overlay's own makers of images can write here.
+
+    @property
+    def name(self) -> str:
+        return f"oci:{self.directory}"
+
+    def put_blob(self, descriptor: Any, data: bytes) -> None:
+        assert self.put(data, descriptor.media_type)["digest"] == descriptor.digest
+
+    def copy_blob(self, source: Any, descriptor: Any) -> None:
+        with source.open_blob(descriptor) as chunks, self.path(descriptor.digest).open("wb") as file:
+            checked = Hashing(file)
+            for chunk in chunks:
+                checked.write(chunk)
+        assert (checked.digest(), checked.size) == (descriptor.digest, descriptor.size)
+
+    def put_manifest(self, manifest: Any, *, tag: str | None = None) -> Any:
+        entry = self.put(manifest.data, manifest.media_type)
+        if tag is not None:
+            self._name(entry, tag)
+        return entry
+
+    def _name(self, entry: Mapping[str, Any], tag: str) -> None:
+        others = [e for e in self.entries() if e.get("annotations", {}).get(REF_NAME) != tag]
+        self._write_index([*others, {**entry, "annotations": {REF_NAME: tag}}])
 
     def _write_index(self, entries: Iterable[Mapping[str, Any]]) -> None:
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": list(entries)}

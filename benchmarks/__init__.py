@@ -1,0 +1,1 @@
+"""What README claims about speed, measured against the tools people use today."""
