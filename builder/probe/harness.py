@@ -17,6 +17,7 @@ import builtins
 import contextlib
 import importlib
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -538,6 +539,19 @@ def _names_of_class_bodies(node: ast.AST, inside: bool = False) -> Iterator[str]
         parts = [part for part in (node.target, node.value) if part]
     for part in parts:
         yield from _names_of_class_bodies(part, inside or isinstance(node, ast.ClassDef))
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Run with exactly these environment variables."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def call(function: Callable[..., Any], **known: Any) -> Any:
