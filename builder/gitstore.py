@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from builder.errors import InvalidInput, Unavailable
 
@@ -110,7 +111,7 @@ def run_git(
     arguments: Sequence[str],
     *,
     cwd: Path,
-    stdin: bytes = b"",
+    stdin: bytes | IO[bytes] = b"",
     env: Mapping[str, str] | None = None,
     timeout: float = GIT_TIMEOUT,
 ) -> bytes:
@@ -119,7 +120,7 @@ def run_git(
     Args:
         arguments: git's arguments; values that come from outside stand behind ``--`` or were checked.
         cwd: the repository's directory (bare) or work tree.
-        stdin: bytes to feed.
+        stdin: bytes, or an open file, to feed.
         env: variables on top of :func:`git_environment`.
         timeout: seconds.
 
@@ -127,11 +128,12 @@ def run_git(
         GitError: it exited with another status than 0.
         Unavailable: git is not installed, or did not finish in time.
     """
+    feed: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=cwd,
-            input=stdin,
+            **feed,
             env=git_environment(env),
             capture_output=True,
             timeout=timeout,
@@ -178,7 +180,9 @@ class GitStore:
                         raise
         return cls(path)
 
-    def git(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
+    def git(
+        self, *arguments: str, stdin: bytes | IO[bytes] = b"", env: Mapping[str, str] | None = None
+    ) -> bytes:
         """Run git in this store (see :func:`run_git`)."""
         return run_git(["--git-dir=" + str(self.path), *arguments], cwd=self.path, stdin=stdin, env=env)
 

@@ -1,0 +1,270 @@
+"""The overlay spec ``overlays/NAME.yaml``: read, checked, and made into a frozen value."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+
+from builder.errors import InvalidInput
+
+MAX_SPEC_BYTES = 256 << 10
+
+
+def _one_line(value: str) -> str:
+    if any(ord(char) < 32 or ord(char) in (0x7F, 0x85, 0x2028, 0x2029) for char in value):
+        raise ValueError("must be one line without control characters")
+    return value
+
+
+def _absolute_or_auto(value: str) -> str:
+    parts = value.split("/")
+    if value != "auto" and (not value.startswith("/") or any(part in ("", ".", "..") for part in parts[1:])):
+        raise ValueError("must be 'auto' or an absolute, normalised path in the image")
+    return value
+
+
+def _below_root(value: str) -> str:
+    if any(part in ("", ".", "..") for part in value.split("/")):
+        raise ValueError("must be a normalised path below the repository's root")
+    return value
+
+
+def _git_source(value: str) -> str:
+    check_git_source(value)
+    return value
+
+
+def check_git_source(value: str) -> None:
+    """Raise :class:`ValueError` unless git may fetch from ``value``, a path or a URL."""
+    if value.startswith("-") or "::" in value:
+        raise ValueError("must be a URL or a path; options and helper transports (ext::) are refused")
+    scheme, found, _ = value.partition("://")
+    if found and scheme not in ("https", "http", "ssh", "git", "file"):
+        raise ValueError(f"{scheme}:// is not a transport that is allowed (https, http, ssh, git, file)")
+
+
+Line = Annotated[str, AfterValidator(_one_line), StringConstraints(max_length=4096)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$", max_length=80)]
+Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9._+!-]+$")]
+SourcePath = Annotated[str, AfterValidator(_below_root)]
+ImagePath = Annotated[str, AfterValidator(_absolute_or_auto)]
+Option = Annotated[str, StringConstraints(pattern=r"^--[a-z0-9][a-z0-9-]*$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Capability = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
+Platforms = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+/[a-z0-9_]+(?:/[a-z0-9]+)?$")]
+Pattern = Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1, max_length=400)]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Text = Annotated[
+    Line, BeforeValidator(lambda value: str(value) if isinstance(value, (int, float)) else value)
+]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class Wheel(_Model):
+    """A release wheel: the file of ``requirement`` whose SHA-256 is ``sha256``."""
+
+    requirement: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9._+!-]+$")]
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class UpstreamSpec(_Model):
+    """The pinned source. ``commit`` may be left out where nobody knows it; then the wheel is the pin."""
+
+    repository: Annotated[Line, AfterValidator(_git_source)] = "https://github.com/sgl-project/sglang"
+    release: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
+    commit: Commit | None = None
+    wheel: Wheel | None = None
+    packages: dict[Name, Wheel] = Field(
+        default_factory=dict, description="Other packages with patches, by import name; at site-packages/NAME"
+    )
+
+
+class BaseSpec(_Model):
+    """The base image, and where the upstream's files are in it."""
+
+    image: Line
+    index: Digest | None = None
+    platforms: dict[Platforms, Digest | None] = Field(default_factory=dict)
+    roots: dict[
+        Annotated[str, AfterValidator(_below_root)], Annotated[str, AfterValidator(_absolute_or_auto)]
+    ] = Field(default_factory=lambda: {"python/sglang": "auto"})
+
+
+class PatchesSpec(_Model):
+    """Which patches go in, and which of their files the image does not have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    series: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
+    only: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = Field(default=(), alias="except")
+    drop: tuple[Pattern, ...] = ("test/*", "tests/*", "docs/*", ".github/*", "benchmark/*", "examples/*")
+
+
+class Spec(_Model):
+    """One overlay, as its spec says."""
+
+    name: Name
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9._-]*$", max_length=40)]
+    summary: Annotated[Line, StringConstraints(min_length=1, max_length=300)]
+    date: datetime.date = Field(description="The date of this version; the time of everything in the image")
+    upstream: UpstreamSpec
+    base: BaseSpec
+    patches: PatchesSpec
+    environment: dict[Variable, Line] = Field(default_factory=dict)
+    arguments: dict[
+        Annotated[str, StringConstraints(pattern=r"^--[a-z0-9][a-z0-9-]*$")], Line | Literal[True]
+    ] = Field(default_factory=dict, description="Recommended for serving; recorded as a label, never applied")
+    hardware: tuple[Annotated[Capability, BeforeValidator(str)], ...] = ()
+
+
+def read_spec(path: Path) -> Spec:
+    """Read a spec.
+
+    Args:
+        path: ``overlays/NAME.yaml``.
+
+    Raises:
+        InvalidInput: naming the file, the line and the key, what was expected, and the nearest known key.
+    """
+    data = path.read_bytes()
+    if len(data) > MAX_SPEC_BYTES:
+        raise InvalidInput("spec is too large", where=str(path), expected=f"at most {MAX_SPEC_BYTES} bytes")
+    node = _compose(path, data)
+    value = _plain(node, path)
+    try:
+        spec = Spec.model_validate(value)
+    except ValidationError as error:
+        raise _spec_error(path, node, error) from error
+    if spec.name != path.stem:
+        raise InvalidInput(
+            "spec's name is not its file's",
+            where=_at(path, node, ("name",)),
+            expected=path.stem,
+            found=spec.name,
+        )
+    if spec.upstream.commit is None and spec.upstream.wheel is None:
+        raise InvalidInput(
+            "spec pins no source",
+            where=_at(path, node, ("upstream",)),
+            expected="upstream.commit (40 hex digits), upstream.wheel, or both",
+        )
+    return spec
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec, for editors."""
+    schema = Spec.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "overlay spec"} | schema
+
+
+def _compose(path: Path, data: bytes) -> yaml.Node:
+    try:
+        node = yaml.compose(data, Loader=_loader())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InvalidInput(
+            "spec is not YAML", where=f"{path}{line}", found=str(getattr(error, "problem", error))
+        ) from error
+    if not isinstance(node, yaml.MappingNode):
+        raise InvalidInput(
+            "spec is not a mapping", where=str(path), expected="keys such as name, upstream, base"
+        )
+    return node
+
+
+def _loader() -> Any:
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _plain(node: yaml.Node, path: Path, depth: int = 0) -> Any:
+    """The node's value; keys that stand twice, anchors that repeat and deep nesting are refused."""
+    where = f"{path}, line {node.start_mark.line + 1}"
+    if depth > 8:
+        raise InvalidInput("spec is nested too deeply (or refers to itself)", where=where)
+    if isinstance(node, yaml.MappingNode):
+        result: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.value in result:
+                raise InvalidInput(
+                    "key stands twice", where=f"{path}, line {key.start_mark.line + 1}", found=str(key.value)
+                )
+            result[str(key.value)] = _plain(value, path, depth + 1)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, path, depth + 1) for item in node.value]
+    if node.tag == "tag:yaml.org,2002:null":
+        return None
+    if node.tag == "tag:yaml.org,2002:bool" and node.value.lower() in ("true", "false"):
+        return node.value.lower() == "true"
+    return str(node.value)  # numbers and dates stay as written: 12.10 is not 12.1
+
+
+def _spec_error(path: Path, node: yaml.Node, error: ValidationError) -> InvalidInput:
+    # A misspelt key is also a missing one: the misspelling is the thing to say.
+    problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    first = problems[0]
+    location = tuple(part for part in first["loc"] if part not in ("[key]", "str", "literal[True]"))
+    key = ".".join(map(str, location))
+    hint = None
+    if first["type"] == "extra_forbidden":
+        near = get_close_matches(str(location[-1]), list(_known_keys(location[:-1])), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(_known_keys(location[:-1]))}"
+    what = {"extra_forbidden": "unknown key in spec", "missing": "key is missing in spec"}.get(first["type"])
+    found = first.get("input")
+    return InvalidInput(
+        what or "value in spec is not valid",
+        where=f"{_at(path, node, location)}: {key}",
+        expected=None if what else first["msg"].removeprefix("Value error, "),
+        found=None if what else repr(found)[:200],
+        hint=hint,
+        details="\n".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems[1:]) or None,
+    )
+
+
+def _known_keys(location: tuple[int | str, ...]) -> Iterator[str]:
+    model: Any = Spec
+    for part in location:
+        field = model.model_fields.get(str(part)) if model else None
+        model = next(_models(field.annotation), None) if field else None
+    if model:
+        yield from (field.alias or name for name, field in model.model_fields.items())
+
+
+def _models(annotation: Any) -> Iterator[Any]:
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    yield from (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+
+
+def _at(path: Path, node: yaml.Node, location: tuple[int | str, ...]) -> str:
+    """``path, line N`` of the deepest node of ``location`` that there is."""
+    line = node.start_mark.line
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+    return f"{path}, line {line + 1}"
