@@ -43,7 +43,7 @@ integration: $(DEV)
 	$(SERVICES) $(PYTEST) -n $(WORKERS) tests/integration
 
 bench: $(DEV)
-	$(SERVICES) $(BIN)/python -m benchmarks
+	OVERLAY_TEST_PRIVATE_ENGINE=1 $(SERVICES) $(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

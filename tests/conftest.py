@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -61,11 +62,17 @@ class Overlay:
 
     def start(self, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
         """The same as a process that runs on, for tests that kill it or run two at once."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         words = [str(argument) for argument in arguments]
-        return subprocess.Popen(
-            [self.program, *words], cwd=self.directory, env=self.environment, **(pipes | options)
+        process: subprocess.Popen[bytes] = subprocess.Popen(
+            [self.program, *words],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
         )
+        return process
 
     def with_environment(self, **changes: str) -> Overlay:
         return Overlay(self.program, self.directory, {**self.environment, **changes})
@@ -73,11 +80,19 @@ class Overlay:
 
 @pytest.fixture
 def overlay(tmp_path: Path) -> Overlay:
-    """The command with an empty cache and home, run in an empty directory on this checkout's overlays."""
-    directory, home = tmp_path / "cwd", tmp_path / "home"
-    directory.mkdir()
+    """The command with an empty cache and home, run in a copy of this checkout's patch sets."""
+    directory, home = tmp_path / "project", tmp_path / "home"
+    copy_project(directory)
     home.mkdir()
     return Overlay(console_script(), directory, clean_environment(home))
+
+
+def copy_project(directory: Path) -> None:
+    """What makes a directory a root to work in; locks are written there."""
+    directory.mkdir()
+    for name in ("overlays", "patches"):
+        shutil.copytree(ROOT / name, directory / name)
+    shutil.copy(ROOT / "Dockerfile.in", directory)
 
 
 def console_script() -> Path:

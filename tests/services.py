@@ -34,6 +34,7 @@ REGISTRY = "OVERLAY_TEST_REGISTRY"  # host:port
 REGISTRY_LOG = "OVERLAY_TEST_REGISTRY_LOG"  # its access log, one request a line
 DOCKER_HOST = "OVERLAY_TEST_DOCKER_HOST"  # unix:///… or tcp://…
 DOCKER_CLIENT = "OVERLAY_TEST_DOCKER_CLIENT"  # a client that can build with BuildKit
+PRIVATE_ENGINE = "OVERLAY_TEST_PRIVATE_ENGINE"  # set to 1 to be given an engine that nobody else uses
 
 # Debian's package for each program. podman is left out: buildah pulls with the same library and is smaller.
 PACKAGES = {
@@ -260,6 +261,8 @@ def free_port() -> int:
 
 def answering_engine() -> str | None:
     """The address of a Docker Engine that is there already."""
+    if os.environ.get(PRIVATE_ENGINE) == "1":
+        return None
     address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if urllib.parse.urlsplit(address).scheme not in ("unix", "tcp"):
         return None

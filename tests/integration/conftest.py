@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from filelock import FileLock
 
-from tests.conftest import ROOT, missing
+from tests.conftest import missing
+from tests.integration.wheels import release_wheel
 
 if TYPE_CHECKING:
     import docker
@@ -29,13 +27,6 @@ MANIFEST_TYPES = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-
-# The release wheels as they lie on the package index: file name and sha256.
-WHEELS = {
-    "0.5.17": "575e38f5683624ded3b4bb267f637a098e5ed37d13a1d1ff5ea09bd781a04d16",
-    "0.5.20": "1573527042f4f6b4ead838302818595fc77fdc611dbcc2e40cd150fbc8f8513c",
-    "0.5.23": "00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -191,25 +182,5 @@ def run_program(
 
 @pytest.fixture(scope="session")
 def wheel() -> Callable[[str], Path]:
-    """A release's wheel by version, fetched once for all runs in this checkout and checked each time."""
-
-    def get(version: str) -> Path:
-        directory = ROOT / "build" / "wheels" / version
-        directory.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory / ".lock"):
-            if not list(directory.glob("*.whl")):
-                download(version, directory)
-        (found,) = directory.glob("*.whl")
-        assert hashlib.sha256(found.read_bytes()).hexdigest() == WHEELS[version], found
-        return found
-
-    return get
-
-
-def download(version: str, directory: Path) -> None:
-    """The wheel for CPython 3.11 on x86-64, whatever this is: only its sources matter."""
-    target = ["--python-version", "3.11", "--platform", "manylinux_2_34_x86_64"]
-    only = ["--only-binary", ":all:", "--no-deps", "--dest", str(directory / "partial")]
-    run_program([sys.executable, "-m", "pip", "download", "--quiet", *only, *target, f"sglang=={version}"])
-    for found in (directory / "partial").glob("*.whl"):
-        found.rename(directory / found.name)
+    """A release's wheel by version: ``wheel("0.5.20")``."""
+    return release_wheel

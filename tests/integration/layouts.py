@@ -103,7 +103,7 @@ class Layout:
         temporary = self.directory / f"layer-{os.getpid()}"
         with temporary.open("wb") as file:
             packed = Hashing(file)
-            with igzip.IGzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as gzip:
+            with igzip.IGzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as gzip:  # type: ignore[no-untyped-call]
                 plain = Hashing(gzip)
                 with tarfile.open(fileobj=plain, mode="w|", format=tarfile.PAX_FORMAT) as tar:
                     write(tar)
@@ -120,7 +120,7 @@ class Layout:
     def put_blob(self, descriptor: Any, data: bytes) -> None:
         assert self.put(data, descriptor.media_type)["digest"] == descriptor.digest
 
-    def copy_blob(self, source: Any, descriptor: Any) -> None:
+    def copy_blob(self, source: Any, descriptor: Any, *, progress: Any = None) -> None:
         with source.open_blob(descriptor) as chunks, self.path(descriptor.digest).open("wb") as file:
             checked = Hashing(file)
             for chunk in chunks:

@@ -1,0 +1,46 @@
+"""``make bench``: measure, write ``docs/benchmarks.md`` and ``.json``, fail if a promise is broken."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.builds import Base, measure_builds
+from benchmarks.report import this_machine, write
+from benchmarks.stage import Stage
+from benchmarks.startup import measure_startup
+from tests.conftest import ROOT
+from tests.integration.bases import heavy_base, wheel_base
+from tests.integration.wheels import release_wheel
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    with tempfile.TemporaryDirectory(prefix="overlay-bench-") as temporary:
+        stage = Stage.from_environment(Path(temporary))
+        stage.prepare()
+        small = wheel_base(release_wheel("0.5.20"), stage.directory / "base")
+        heavy = heavy_base(small, options.base_bytes)
+        stage.push(heavy, "bench/base")
+        base = Base.ask(stage, "bench/base", heavy.digest)
+        startup = measure_startup(stage, options.runs * 3)
+        builds = measure_builds(stage, base, options.runs)
+        version = stage.docker_run("version", "--format", "{{.Server.Version}}").out.strip()
+        kept = write(options.output, this_machine(version), base.size, builds, startup)
+    for promise in kept:
+        print(f"{'holds ' if promise.kept else 'BROKEN'}  {promise.says}: {promise.found} ({promise.bound})")
+    return 0 if all(promise.kept for promise in kept) else 1
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="of each way of building")
+    parser.add_argument("--base-bytes", type=int, default=1_300_000_000, help="filler in the base")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs", help="where the report goes")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,218 @@
+"""The main job against ``docker build`` and ``docker push``: same base, registry and files, in one run.
+
+Three situations, by what is known of the base before:
+
+- *locked*: the spec's lock has seen it; the engine never pulled it.
+- *unlocked*: overlay has seen the sources but not the base; the engine never pulled it.
+- *in the engine*: the engine has it; overlay has its lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Sample, Series, repeat, together
+from benchmarks.stage import OVERLAY, Stage
+from benchmarks.traffic import Traffic, traffic
+
+BUILDERS = {"BuildKit": True, "classic": False}
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base as both sides name it.
+
+    Args:
+        reference: ``host:port/repository@sha256:…``.
+        repository: its repository in the registry.
+        layers: the digests of its layers.
+        size: bytes of its layers, as they lie in the registry.
+    """
+
+    reference: str
+    repository: str
+    layers: frozenset[str]
+    size: int
+
+    @classmethod
+    def ask(cls, stage: Stage, repository: str, digest: str) -> Base:
+        layers: Any = stage.manifest(repository, digest)["layers"]
+        reference = f"{stage.registry}/{repository}@{digest}"
+        digests = frozenset(layer["digest"] for layer in layers)
+        return cls(reference, repository, digests, sum(layer["size"] for layer in layers))
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What one build moved.
+
+    Args:
+        base_read: bytes of base layers that the registry sent.
+        uploaded: bytes of blobs that it was sent.
+    """
+
+    base_read: int
+    uploaded: int
+
+
+@dataclass(frozen=True)
+class Build:
+    """One way of building, in one situation."""
+
+    situation: str
+    tool: str
+    series: Series
+    bytes: Bytes
+
+
+def measure_builds(stage: Stage, base: Base, runs: int) -> list[Build]:
+    """All ways in all situations.
+
+    Raises:
+        FailedError: a command failed, or two tools did not make the same files.
+    """
+    warm_up(stage, base)
+    context = docker_context(stage, base, "bench/warm-up")
+    builds = [
+        overlay_builds(stage, base, "locked", runs),
+        overlay_builds(stage, base, "unlocked", runs),
+    ]
+    for builder in BUILDERS:
+        builds.append(docker_builds(stage, base, context, builder, "never pulled", runs))
+    for builder in BUILDERS:
+        builds.append(docker_builds(stage, base, context, builder, "in the engine", runs))
+    return builds
+
+
+def warm_up(stage: Stage, base: Base) -> None:
+    """Fill the cache of sources, and write the lock."""
+    stage.overlay(*overlay_command(stage, base, "bench/warm-up"))
+
+
+# --- overlay -----------------------------------------------------------------------------------------------
+
+
+def overlay_command(stage: Stage, base: Base, repository: str) -> list[str]:
+    target = f"{stage.registry}/{repository}:built"
+    return ["build", OVERLAY, "--base", base.reference, "--push", target]
+
+
+def overlay_builds(stage: Stage, base: Base, situation: str, runs: int) -> Build:
+    counted: list[Bytes] = []
+
+    def once(number: int) -> Sample:
+        repository = f"bench/overlay-{situation}-{number}"
+        if situation == "unlocked":
+            forget_base(stage)
+        with traffic(stage.log) as seen:
+            sample = stage.overlay(*overlay_command(stage, base, repository))
+        counted.append(moved(stage, base, repository, seen))
+        return sample
+
+    series = repeat(f"overlay build --push, base {situation}", runs, once)
+    return Build(situation, "overlay", series, worst(counted))
+
+
+def forget_base(stage: Stage) -> None:
+    """Remove the lock and the index of layers; the cache of sources stays."""
+    (stage.project / "overlays" / f"{OVERLAY}.lock").unlink(missing_ok=True)
+    for entry in (stage.cache / "layers").rglob("*"):
+        if entry.is_file():
+            entry.unlink()
+
+
+# --- docker ------------------------------------------------------------------------------------------------
+
+
+def docker_context(stage: Stage, base: Base, repository: str) -> Path:
+    """A build context that does what overlay did: its layer's files, and its labels and environment."""
+    manifest: Any = stage.manifest(repository, "built")
+    context = stage.directory / "context"
+    layer = stage.get(f"{repository}/blobs/{manifest['layers'][-1]['digest']}")
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        tar.extractall(context / "files", filter="data")
+    settings = [config_of(stage, repository, "built"), config_of(stage, base.repository, base.reference)]
+    labels, known = (setting.get("Labels") or {} for setting in settings)
+    new = {key: value for key, value in labels.items() if known.get(key) != value}
+    variables, old = (setting.get("Env") or [] for setting in settings)
+    lines = [f"FROM {base.reference}", "COPY files/ /"]
+    lines += [f"LABEL {json.dumps(key)}={json.dumps(value)}" for key, value in sorted(new.items())]
+    lines += [f"ENV {name}={json.dumps(value)}" for name, value in variables_added(variables, old)]
+    (context / "Dockerfile").write_text("\n".join(lines).replace("$", "\\$") + "\n")
+    return context
+
+
+def variables_added(now: list[str], before: list[str]) -> list[tuple[str, str]]:
+    pairs = [variable.partition("=") for variable in now if variable not in before]
+    return [(name, value) for name, _, value in pairs]
+
+
+def config_of(stage: Stage, repository: str, reference: str) -> dict[str, Any]:
+    manifest: Any = stage.manifest(repository, reference.rpartition("@")[2])
+    config: Any = json.loads(stage.get(f"{repository}/blobs/{manifest['config']['digest']}"))
+    return dict(config.get("config") or {})
+
+
+def docker_builds(stage: Stage, base: Base, context: Path, builder: str, situation: str, runs: int) -> Build:
+    buildkit = BUILDERS[builder]
+    counted: list[Bytes] = []
+    if situation == "in the engine":
+        stage.docker_run("pull", "--quiet", base.reference)
+
+    def once(number: int) -> Sample:
+        repository = f"bench/docker-{builder.lower()}-{situation.replace(' ', '-')}-{number}"
+        target = f"{stage.registry}/{repository}:built"
+        if situation == "never pulled":
+            stage.empty_engine()
+        with traffic(stage.log) as seen:
+            command = ["build", "--no-cache", "--quiet", "--tag", target, str(context)]
+            built = stage.docker_run(*command, buildkit=buildkit)
+            pushed = stage.docker_run("push", "--quiet", target)
+        counted.append(moved(stage, base, repository, seen))
+        same_files(stage, context, repository)
+        return together([built, pushed])
+
+    series = repeat(f"docker build and push, {builder}, base {situation}", runs, once)
+    return Build(situation, f"docker ({builder})", series, worst(counted))
+
+
+def same_files(stage: Stage, context: Path, repository: str) -> None:
+    """The image's last layer that has files must hold what overlay's layer holds."""
+    manifest: Any = stage.manifest(repository, "built")
+    expected = {
+        str(path.relative_to(context / "files")): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (context / "files").rglob("*")
+        if path.is_file()
+    }
+    for layer in reversed(manifest["layers"]):
+        data = stage.get(f"{repository}/blobs/{layer['digest']}")
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            found = {
+                entry.name: hashlib.sha256(tar.extractfile(entry).read()).hexdigest()  # type: ignore[union-attr]
+                for entry in tar
+                if entry.isfile()
+            }
+        if found:
+            break
+    if found != expected:
+        raise SystemExit(f"{repository}: docker made {sorted(found)}, overlay {sorted(expected)}")
+
+
+# --- traffic -----------------------------------------------------------------------------------------------
+
+
+def moved(stage: Stage, base: Base, repository: str, seen: Traffic) -> Bytes:
+    """Bytes of base layers read, and of blobs uploaded; the sizes of the latter are the manifest's."""
+    manifest: Any = stage.manifest(repository, "built")
+    sizes = {part["digest"]: part["size"] for part in (*manifest["layers"], manifest["config"])}
+    return Bytes(seen.read_of(set(base.layers)), sum(sizes[digest] for digest in seen.uploaded))
+
+
+def worst(counted: list[Bytes]) -> Bytes:
+    return Bytes(max(one.base_read for one in counted), max(one.uploaded for one in counted))
