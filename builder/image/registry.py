@@ -1,0 +1,521 @@
+"""Images in registries: read, written, mounted and copied (OCI distribution-spec 1.1).
+
+Every byte that is handed out was checked against its digest. Tags are written last and never by a part of a
+build. What may fail for a while is tried again within bounds; what then fails is :class:`Unavailable`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from urllib.parse import quote
+
+from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
+from builder.image.authorization import DeniedError, Scopes, pull, push
+from builder.image.model import (
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    Descriptor,
+    ImageSource,
+    Progress,
+    RawManifest,
+    is_digest,
+    verified,
+)
+from builder.image.reference import Reference, is_tag, parse_reference
+from builder.image.retry import TransientError
+from builder.image.transport import Connections, NetworkSettings, Reply, Transport, Warn
+from builder.image.upload import SessionLostError, UploadSession, send_stream
+
+LARGEST_MANIFEST = 4 << 20  # bytes, as the distribution-spec recommends to registries
+ACCEPT = ", ".join(sorted(MANIFEST_TYPES | INDEX_TYPES))
+MOST_TAG_PAGES = 20
+TAGS_A_PAGE = 1000
+NEAREST = 5
+WORTH_RESUMING = 64 << 10  # bytes between two failures that count as getting on
+
+_FOUND = frozenset({200})
+_MAYBE = frozenset({200, 404})
+_NEXT_PAGE = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
+
+
+class Network:
+    """All the registries of one run: one pool of connections, each registry's leave asked for once.
+
+    Args:
+        settings: limits and retries; from the environment if not given.
+        warn: hears what a person should know though the work goes on.
+    """
+
+    def __init__(self, settings: NetworkSettings | None = None, *, warn: Warn) -> None:
+        self._settings = settings or NetworkSettings.from_environment()
+        self._connections = Connections(self._settings)
+        self._warn = warn
+        self._registries: dict[str, Registry] = {}
+
+    def registry(self, name: str) -> Registry:
+        """The registry of this name, e.g. ``docker.io`` or ``localhost:5000``."""
+        if name not in self._registries:
+            self._registries[name] = Registry(Transport(name, self._settings, self._connections, self._warn))
+        return self._registries[name]
+
+    def repository(self, reference: Reference) -> Repository:
+        """The repository that ``reference`` names."""
+        return self.registry(reference.registry).repository(reference.repository)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Registry:
+    """One registry. Made by :class:`Network`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.name = transport.registry
+
+    def ping(self) -> None:
+        """Ask whether this is a registry that answers us.
+
+        Raises:
+            Unavailable: it does not, or refuses us.
+        """
+        self.transport.request("GET", "/v2/", scopes=frozenset(), expect=_FOUND)
+
+    def repository(self, path: str) -> Repository:
+        """One repository of it, by its path: ``lmsysorg/sglang``."""
+        parse_reference(f"{self.name}/{path}")
+        return Repository(self, path)
+
+
+class Repository:
+    """One repository of a registry: an ``ImageSource`` and an ``ImageSink``. Made by :class:`Registry`."""
+
+    def __init__(self, registry: Registry, path: str) -> None:
+        self.registry = registry
+        self.path = path
+        self._transport = registry.transport
+        self._root = f"/v2/{path}"
+        self._read: Scopes = frozenset({pull(path)})
+        self._write: Scopes = frozenset({push(path)})
+
+    @property
+    def name(self) -> str:
+        """As people write it: ``lmsysorg/sglang``, ``localhost:5000/sglang``."""
+        return Reference(self.registry.name, self.path).familiar
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def get_manifest(self, identifier: str) -> RawManifest:
+        """The manifest or index with this tag or digest, at most 4 MiB.
+
+        Raises:
+            ImageMismatch: it is not there (for a tag: with the nearest tags), or its bytes are not what its
+                digest says.
+            Unavailable: the registry did not answer within the bounded retries, or denies it.
+        """
+        manifest = self.find_manifest(identifier)
+        if manifest is None:
+            raise self._not_there(identifier)
+        return manifest
+
+    def find_manifest(self, identifier: str) -> RawManifest | None:
+        """Like :meth:`get_manifest`, but ``None`` where there is no such manifest."""
+        reply = self._transport.request(
+            "GET",
+            self._manifest_path(identifier),
+            scopes=self._read,
+            expect=_MAYBE,
+            headers={"Accept": ACCEPT},
+            limit=LARGEST_MANIFEST,
+        )
+        if reply.status == 404:
+            return None
+        manifest = RawManifest(_media_type(reply, f"{self.name} {identifier}"), reply.data)
+        promised = identifier if is_digest(identifier) else reply.headers.get("Docker-Content-Digest")
+        if promised and is_digest(promised) and manifest.digest != promised:
+            raise ImageMismatch(
+                "the bytes of a manifest are not what its digest says",
+                where=f"{self.name} {identifier}",
+                expected=promised,
+                found=manifest.digest,
+                hint="nothing of it was kept; the registry or what stands before it changed the answer",
+            )
+        return manifest
+
+    def head_manifest(self, identifier: str) -> Descriptor | None:
+        """What the registry says of a tag or digest without sending it; ``None`` where it is not there.
+
+        A claim, not a checked fact: good to see whether a tag moved, not to build on.
+        """
+        reply = self._transport.request(
+            "HEAD",
+            self._manifest_path(identifier),
+            scopes=self._read,
+            expect=_MAYBE,
+            headers={"Accept": ACCEPT},
+        )
+        if reply.status == 404:
+            return None
+        digest = reply.headers.get("Docker-Content-Digest", "")
+        size = reply.headers.get("Content-Length", "")
+        if is_digest(digest) and size.isdecimal():
+            return Descriptor(_bare_type(reply), digest, int(size))
+        return self.get_manifest(identifier).descriptor  # a registry that leaves these headers out
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether the repository holds this blob."""
+        return self._has_blob(digest, self._read)
+
+    def read_blob(self, descriptor: Descriptor, *, limit: int = 64 << 20) -> bytes:
+        """A whole small blob (at most ``limit`` bytes), digest checked.
+
+        Raises:
+            ImageMismatch: it is not there, larger than ``limit``, or its bytes are wrong.
+            Unavailable: as :meth:`get_manifest`.
+        """
+        if descriptor.size > limit:
+            raise ImageMismatch(
+                "a blob is larger than it may be",
+                where=f"{self.name} {descriptor.digest}",
+                expected=f"at most {limit} bytes",
+                found=f"{descriptor.size} bytes",
+            )
+        with self.open_blob(descriptor) as chunks:
+            return b"".join(chunks)
+
+    @contextmanager
+    def open_blob(self, descriptor: Descriptor) -> Iterator[Iterator[bytes]]:
+        """A blob as a stream of chunks of at most 1 MiB, size and digest checked before the last is given.
+
+        A connection that breaks is opened again where it stopped.
+
+        Raises:
+            ImageMismatch: it is not there, or its bytes are wrong.
+            Unavailable: as :meth:`get_manifest`.
+        """
+        chunks = self._resumed(descriptor)
+        try:
+            yield verified(chunks, descriptor, self.name)
+        finally:
+            chunks.close()
+
+    def list_tags(self) -> list[str]:
+        """The tags, at most 20 pages of a thousand; empty where the repository does not exist."""
+        tags: list[str] = []
+        target: str | None = f"{self._root}/tags/list?n={TAGS_A_PAGE}"
+        for _ in range(MOST_TAG_PAGES):
+            if target is None:
+                break
+            reply = self._transport.request(
+                "GET", target, scopes=self._read, expect=_MAYBE, limit=LARGEST_MANIFEST
+            )
+            if reply.status == 404:
+                break
+            named = _json_object(reply.data, f"the tags of {self.name}").get("tags") or []
+            tags += (
+                [tag for tag in named if isinstance(tag, str) and is_tag(tag)]
+                if isinstance(named, list)
+                else []
+            )
+            link = _NEXT_PAGE.search(reply.headers.get("Link", ""))
+            target = self._transport.next_address(reply.url, link[1]) if link else None
+        return tags
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def put_blob(self, descriptor: Descriptor, data: bytes) -> None:
+        """Store a blob held in memory, unless it is there already.
+
+        Raises:
+            ImageMismatch: ``data`` is not what the descriptor says.
+            Unavailable: as :meth:`get_manifest`.
+        """
+        checked = tuple(verified([data], descriptor, f"for {self.name}"))
+        if not self._has_blob(descriptor.digest, self._write):
+            self._upload(descriptor, lambda: nullcontext(iter(checked)), None, _ignore)
+
+    def copy_blob(
+        self, source: ImageSource, descriptor: Descriptor, *, progress: Progress | None = None
+    ) -> None:
+        """Bring a blob from ``source``: nothing if it is there, a mount within one registry, else a stream.
+
+        Raises:
+            ImageMismatch: the source does not have it, or its bytes are wrong.
+            Unavailable: as :meth:`get_manifest`.
+        """
+        if self._has_blob(descriptor.digest, self._write):
+            return
+        session: UploadSession | None = None
+        if isinstance(source, Repository) and source.registry is self.registry:
+            reply = self._mount(descriptor.digest, source)
+            if reply is not None and reply.status == 201:
+                return
+            session = UploadSession(self._transport, self._write, reply) if reply is not None else None
+        self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress or _ignore)
+
+    def put_manifest(self, manifest: RawManifest, *, tag: str | None = None) -> Descriptor:
+        """Store a manifest or index by digest, and under ``tag`` when given: an image's last request.
+
+        Raises:
+            ImageMismatch: the registry says that it stored something else.
+            Unavailable: as :meth:`get_manifest`; also where a blob that it names is missing.
+        """
+        identifier = tag or manifest.digest
+        try:
+            reply = self._transport.request(
+                "PUT",
+                self._manifest_path(identifier),
+                scopes=self._write,
+                expect=frozenset({200, 201, 202}),
+                headers={"Content-Type": manifest.media_type},
+                body=manifest.data,
+            )
+        except Unavailable:
+            if not self._holds(identifier, manifest.digest):
+                raise
+            return manifest.descriptor  # stored, and only the answer was lost
+        stored = reply.headers.get("Docker-Content-Digest")
+        if stored and stored != manifest.digest:
+            raise ImageMismatch(
+                "the registry stored another manifest than it was given",
+                where=f"{self.name} {identifier}",
+                expected=manifest.digest,
+                found=stored,
+            )
+        return manifest.descriptor
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _manifest_path(self, identifier: str) -> str:
+        if not is_digest(identifier) and not is_tag(identifier):
+            raise InvalidInput("neither a tag nor a digest", where=self.name, found=identifier)
+        return f"{self._root}/manifests/{identifier}"
+
+    def _blob_path(self, digest: str) -> str:
+        if not is_digest(digest):
+            raise ImageMismatch("not a digest", where=self.name, expected="sha256:…", found=digest[:100])
+        return f"{self._root}/blobs/{digest}"
+
+    def _has_blob(self, digest: str, scopes: Scopes) -> bool:
+        reply = self._transport.request("HEAD", self._blob_path(digest), scopes=scopes, expect=_MAYBE)
+        return reply.status == 200
+
+    def _holds(self, identifier: str, digest: str) -> bool:
+        """Whether one more look finds this manifest; not knowing is no."""
+        try:
+            reply = self._transport.request_once(
+                "HEAD",
+                self._manifest_path(identifier),
+                scopes=self._write,
+                expect=_MAYBE,
+                headers={"Accept": ACCEPT},
+            )
+        except (TransientError, Unavailable):
+            return False
+        return reply.status == 200 and reply.headers.get("Docker-Content-Digest") == digest
+
+    def _resumed(self, descriptor: Descriptor) -> Generator[bytes, None, None]:
+        """The blob's bytes, unchecked; a broken connection is opened again from the byte where it stopped."""
+        attempts = self._transport.attempts(f"the download of {descriptor.digest}", self.name)
+        done = since_failure = 0
+        while True:
+            try:
+                for chunk in self._from_byte(done, descriptor):
+                    done += len(chunk)
+                    since_failure += len(chunk)
+                    yield chunk
+            except TransientError as failure:
+                if since_failure >= WORTH_RESUMING:
+                    attempts.succeeded()
+                since_failure = 0
+                attempts.failed(failure)
+            else:
+                return
+
+    def _from_byte(self, start: int, descriptor: Descriptor) -> Iterator[bytes]:
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        with self._transport.open(
+            "GET",
+            self._blob_path(descriptor.digest),
+            scopes=self._read,
+            expect=frozenset({200, 206, 404, 416}),
+            headers=headers,
+        ) as response:
+            if response.status == 404:
+                raise self._blob_not_there(descriptor)
+            if response.status == 416:
+                return  # the blob ends before what its descriptor promises: the check says so
+            skip = start - _start_of(response.headers.get("Content-Range"), response.status)
+            for chunk in self._transport.chunks(response):
+                yield chunk[skip:]
+                skip = max(0, skip - len(chunk))
+            if response.length_remaining:
+                raise TransientError(f"the connection ended {response.length_remaining} bytes early")
+
+    def _mount(self, digest: str, source: Repository) -> Reply | None:
+        """Ask for the blob of a neighbour: 201 is done, 202 opened an upload instead, ``None`` is refused."""
+        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(source.path, safe='')}"
+        try:
+            reply = self._transport.request(
+                "POST",
+                target,
+                scopes=self._write | source._read,
+                expect=frozenset({201, 202, 400, 404, 405}),
+                body=b"",
+            )
+        except DeniedError:
+            return None  # no leave for both at once: the blob is read and written instead
+        return reply if reply.status in (201, 202) else None
+
+    def _open_session(self) -> UploadSession:
+        reply = self._transport.request(
+            "POST", f"{self._root}/blobs/uploads/", scopes=self._write, expect=frozenset({202}), body=b""
+        )
+        return UploadSession(self._transport, self._write, reply)
+
+    def _upload(
+        self,
+        descriptor: Descriptor,
+        opened: Callable[[], AbstractContextManager[Iterator[bytes]]],
+        session: UploadSession | None,
+        progress: Progress,
+    ) -> None:
+        """Upload what ``opened`` gives, from its start again where a session cannot be continued."""
+        attempts = self._transport.attempts(f"the upload of {descriptor.digest}", self.name)
+        while True:
+            session = session or self._open_session()
+            counted = _Counted(progress)
+            try:
+                with opened() as chunks:
+                    send_stream(session, chunks, descriptor, counted)
+            except OverlayError:
+                session.cancel()
+                raise
+            except SessionLostError:
+                failure = TransientError("the registry did not keep what was uploaded so far")
+            except TransientError as error:
+                failure = error
+            else:
+                return
+            if self._has_blob(descriptor.digest, self._write):
+                return  # stored, and only the answer was lost
+            counted.take_back()
+            session.cancel()
+            session = None
+            attempts.failed(failure)
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    def _not_there(self, identifier: str) -> ImageMismatch:
+        where = f"{self.name} {identifier}"
+        if is_digest(identifier):
+            return ImageMismatch(
+                "there is no image with this digest",
+                where=where,
+                hint="the repository may have pruned it, or it is of another repository",
+            )
+        try:
+            tags = self.list_tags()
+        except Unavailable as error:
+            return ImageMismatch(
+                "there is no such tag", where=where, hint=f"its tags cannot be listed: {error.what}"
+            )
+        nearest = difflib.get_close_matches(identifier, tags, n=NEAREST, cutoff=0.5)
+        if not tags:
+            hint = "this repository has no tags: check its name"
+        elif nearest:
+            hint = f"the nearest tags are {', '.join(nearest)}"
+        else:
+            hint = f"none of the {len(tags)} tags comes near"
+        return ImageMismatch("there is no such tag", where=where, hint=hint, facts={"nearest": nearest})
+
+    def _blob_not_there(self, descriptor: Descriptor) -> ImageMismatch:
+        return ImageMismatch(
+            "a blob is not there",
+            where=self.name,
+            expected=f"{descriptor.digest} ({descriptor.size} bytes)",
+            hint="the image is incomplete: it was pushed in part, or pruned in part",
+        )
+
+
+class _Counted:
+    """Passes progress on, and can take it back."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._total = 0
+
+    def __call__(self, size: int) -> None:
+        self._total += size
+        self._progress(size)
+
+    def take_back(self) -> None:
+        if self._total:
+            self._progress(-self._total)
+
+
+def _ignore(size: int) -> None:
+    """Progress that nobody wants to hear of."""
+
+
+def _start_of(content_range: str | None, status: int) -> int:
+    """Where a body begins in its blob; a registry may answer a range with everything."""
+    if status == 200:
+        return 0
+    match = _CONTENT_RANGE.fullmatch(content_range or "")
+    if match is None:
+        raise TransientError("a partial answer does not say which part it is")
+    return int(match[1])
+
+
+def _bare_type(reply: Reply) -> str:
+    return reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def _media_type(reply: Reply, where: str) -> str:
+    """The manifest's type: what its bytes say, and what the registry says where they don't.
+
+    The bytes are what the digest vouches for. Where both speak and differ, one reader would take an index
+    for a manifest where another does not (CVE-2021-41190), so it is refused.
+    """
+    said = _bare_type(reply)
+    own = _json_object(reply.data, where).get("mediaType")
+    known = MANIFEST_TYPES | INDEX_TYPES
+    if own is not None and said in known and own != said:
+        raise ImageMismatch(
+            "a manifest is of one type and sent as another", where=where, expected=str(own)[:100], found=said
+        )
+    media_type = own if own is not None else said
+    if media_type not in known:
+        raise ImageMismatch(
+            "this is not an image that can be read",
+            where=where,
+            expected="an OCI or Docker schema 2 manifest or index",
+            found=str(media_type)[:100] or "no media type",
+            hint="Docker schema 1 images are too old: push them again with a current tool",
+        )
+    return str(media_type)
+
+
+def _json_object(data: bytes, where: str) -> Mapping[str, object]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ImageMismatch("this is not a JSON object", where=where, hint="is this a registry?")
+    return value

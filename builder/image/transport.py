@@ -1,0 +1,538 @@
+"""HTTP to registries: one pool of connections, authorization, redirects, limits, bounded retries.
+
+urllib3 directly: importing requests, and oras on top of it, would double what a build that finds everything
+locked spends on Python's start. oras is asked for logins alone (see ``builder.image.login``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import unquote, urlencode, urljoin, urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+    ProtocolError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+)
+from urllib3.response import BaseHTTPResponse
+
+from builder import __version__
+from builder.errors import Unavailable
+from builder.image.authorization import Authorizer, Scopes, TokenRequest
+from builder.image.login import Login, config_files, find_login
+from builder.image.reference import DEFAULT_REGISTRY
+from builder.image.retry import Attempts, RetryPolicy, TransientError, parse_retry_after
+
+SMALL_ANSWER = 1 << 20  # bytes: tokens, errors, empty answers
+CHUNK = 1 << 20
+WRITE_BLOCK = 256 << 10
+MOST_REDIRECTS = 5
+# A registry that is down or not there at all is not worth the full number of tries.
+CONNECT_ATTEMPTS = 3
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+DOCKER_HUB_HOST = "registry-1.docker.io"
+
+_LOOPBACK = re.compile(r"(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?")
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (NameResolutionError, "its name was not found"),
+    (ConnectTimeoutError, "no connection within the time limit"),
+    (NewConnectionError, "no connection"),
+    (ReadTimeoutError, "no answer within the time limit"),
+    (ProxyError, "the proxy failed"),
+    (ProtocolError, "the connection broke"),
+)
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How registries are spoken to.
+
+    Args:
+        retry: bounds of retries.
+        connect_timeout: seconds until a connection stands.
+        read_timeout: seconds of silence that end a connection.
+        slowest: bytes a second; a body slower than this for ``patience`` seconds is broken off and resumed.
+        patience: seconds, see ``slowest``.
+        upload_chunk: bytes held in memory and sent at once when a blob is streamed.
+        insecure: registries (``host:port``) to reach over http; those on loopback always are.
+        login_files: where logins are looked for.
+    """
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    slowest: int = 1024
+    patience: float = 60.0
+    upload_chunk: int = 16 << 20
+    insecure: frozenset[str] = frozenset()
+    login_files: tuple[Path, ...] = ()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> NetworkSettings:
+        """The defaults, changed by ``OVERLAY_RETRY_*`` and ``OVERLAY_INSECURE_REGISTRIES`` (a,b,…)."""
+        insecure = environment.get("OVERLAY_INSECURE_REGISTRIES", "")
+        return cls(
+            retry=RetryPolicy.from_environment(environment),
+            insecure=frozenset(name.strip().lower() for name in insecure.split(",") if name.strip()),
+            login_files=tuple(config_files(environment)),
+        )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, read whole. ``url`` is where it came from in the end."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+    url: str
+
+
+class Transport:
+    """HTTP to one registry. Safe to use from several threads.
+
+    Args:
+        registry: as in a reference: ``docker.io``, ``localhost:5000``.
+        settings: limits and retries.
+        connections: shared by all registries of a run.
+        warn: hears what a person should know though the work goes on.
+    """
+
+    def __init__(
+        self, registry: str, settings: NetworkSettings, connections: Connections, warn: Warn
+    ) -> None:
+        self.registry = registry
+        self.settings = settings
+        self._connections = connections
+        plain = _LOOPBACK.fullmatch(registry) or registry in settings.insecure
+        host = DOCKER_HUB_HOST if registry == DEFAULT_REGISTRY else registry
+        self.base = f"{'http' if plain else 'https'}://{host}"
+        self._authorizer = Authorizer(registry, self._login(warn), self._ask_for_token, warn)
+
+    def attempts(self, what: str, where: str) -> Attempts:
+        """A counter of failures for one piece of work."""
+        return Attempts(self.settings.retry, what, where)
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        scopes: Scopes,
+        expect: frozenset[int],
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        limit: int = SMALL_ANSWER,
+    ) -> Reply:
+        """Send a request that may be repeated, and again until it is answered; read the answer whole.
+
+        Args:
+            target: a path on this registry, or an address it gave.
+            scopes: what the request needs leave for.
+            expect: statuses that the caller deals with; any other is an error.
+            limit: most bytes of the answer.
+
+        Raises:
+            Unavailable: no answer within the bounded retries, or one that is not expected.
+        """
+        attempts = self.attempts(f"{method} {shown(target)}", self.registry)
+        while True:
+            try:
+                return self.request_once(
+                    method, target, scopes=scopes, expect=expect, headers=headers, body=body, limit=limit
+                )
+            except TransientError as failure:
+                attempts.failed(failure)
+
+    def request_once(
+        self,
+        method: str,
+        target: str,
+        *,
+        scopes: Scopes,
+        expect: frozenset[int],
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        limit: int = SMALL_ANSWER,
+    ) -> Reply:
+        """Like :meth:`request`, but one try: what may be tried again is a :class:`TransientError`."""
+        with self.open(method, target, scopes=scopes, expect=expect, headers=headers, body=body) as response:
+            data = self._read(response, limit, f"{method} {shown(target)}")
+            return Reply(response.status, response.headers, data, response.url or "")
+
+    @contextmanager
+    def open(
+        self,
+        method: str,
+        target: str,
+        *,
+        scopes: Scopes,
+        expect: frozenset[int],
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Iterator[BaseHTTPResponse]:
+        """One try at a request whose answer is read as a stream with :meth:`chunks`.
+
+        Raises:
+            TransientError: another try may help.
+            Unavailable: denied, or an answer that is not expected.
+        """
+        what = f"{method} {shown(target)}"
+        response = self._authorized(method, self._address(target), scopes, dict(headers or {}), body, what)
+        try:
+            if response.status not in expect:
+                raise self._unexpected(response, what)
+            yield response
+        finally:
+            # A body not read to its end would hold the connection: only then is it closed.
+            if response.length_remaining:
+                response.close()
+            response.release_conn()
+
+    def chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
+        """The body as it comes. A broken, silent or crawling connection is a :class:`TransientError`."""
+        pace = _Pace(self.settings.slowest, self.settings.patience)
+        while True:
+            started = time.monotonic()
+            try:
+                chunk = response.read1(CHUNK, decode_content=False)
+            except HTTPError as error:
+                raise self._transient(error) from None
+            if not chunk:
+                return
+            pace.read(len(chunk), time.monotonic() - started)
+            yield chunk
+
+    # --- one try ------------------------------------------------------------------------------------------
+
+    def _authorized(
+        self, method: str, url: str, scopes: Scopes, headers: dict[str, str], body: bytes | None, what: str
+    ) -> BaseHTTPResponse:
+        sent = self._authorizer.header(scopes)
+        response = self._follow(method, url, sent, headers, body)
+        if not self._is_refusal(response, sent):
+            self._authorizer.accepted(scopes)
+            return response
+        detail = self._drop(response)
+        challenges = response.headers.getlist("WWW-Authenticate")
+        for header in self._authorizer.after_refusal(scopes, challenges, sent):
+            response = self._follow(method, url, header, headers, body)
+            if not self._is_refusal(response, header):
+                self._authorizer.accepted(scopes)
+                return response
+            detail = self._drop(response)
+        raise self._authorizer.denied(what, self.registry, scopes, detail)
+
+    def _is_refusal(self, response: BaseHTTPResponse, sent: str | None) -> bool:
+        if not same_origin(response.url or self.base, self.base):
+            return False
+        return response.status == 401 or (response.status == 403 and sent is not None)
+
+    def _follow(
+        self, method: str, url: str, authorization: str | None, headers: dict[str, str], body: bytes | None
+    ) -> BaseHTTPResponse:
+        for _ in range(MOST_REDIRECTS + 1):
+            sent = {"User-Agent": f"sglang-overlay/{__version__}", **headers}
+            if authorization and same_origin(url, self.base):
+                sent["Authorization"] = authorization
+            response = self._send(method, url, sent, body)
+            if response.status not in REDIRECTS:
+                return response
+            self._drop(response)
+            if method not in ("GET", "HEAD") and response.status not in (307, 308):
+                raise self._strange(f"it answered {method} with a redirect of status {response.status}")
+            url = self.next_address(url, response.headers.get("Location"))
+        raise self._strange(f"it redirects more than {MOST_REDIRECTS} times")
+
+    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> BaseHTTPResponse:
+        try:
+            response = self._connections.open(method, url, headers, body)
+        except SSLError as error:
+            raise Unavailable(
+                f"no secure connection to {urlsplit(url).netloc}",
+                where=self.registry,
+                found=_tls_reason(error),
+                hint="set SSL_CERT_FILE to the certificates that vouch for it; "
+                "a registry without TLS is named in OVERLAY_INSECURE_REGISTRIES",
+            ) from None
+        except HTTPError as error:
+            raise self._transient(error) from None
+        if response.status in TRANSIENT:
+            reason = f"{urlsplit(url).netloc} answered {response.status} {self._drop(response)}".strip()
+            raise TransientError(reason, retry_after=parse_retry_after(response.headers.get("Retry-After")))
+        # The pool fills in the address it asked only for its own redirects.
+        response.url = url
+        return response
+
+    # --- addresses ----------------------------------------------------------------------------------------
+
+    def _address(self, target: str) -> str:
+        return self.base + target if target.startswith("/") else target
+
+    def next_address(self, url: str, location: str | None) -> str:
+        """Where an answer's ``Location`` leads, if a registry may lead there.
+
+        A registry behind a proxy that speaks TLS for it may name itself with ``http``: its own scheme stands.
+
+        Raises:
+            Unavailable: there is none, or it leads from https to http or out of HTTP.
+        """
+        target = urljoin(url, location or "")
+        if not location or not target.isascii() or any(c.isspace() for c in target):
+            raise self._strange("it answered with no usable Location")
+        new, old = urlsplit(target), urlsplit(url)
+        if new.scheme == "http" and old.scheme == "https" and new.hostname == old.hostname:
+            new = new._replace(scheme="https", netloc=old.netloc)
+        if new.scheme not in ("https", old.scheme) or not new.hostname or new.username is not None:
+            raise self._strange(f"it redirects to {new.scheme}://{new.hostname}")
+        return new.geturl()
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _read(self, response: BaseHTTPResponse, limit: int, what: str) -> bytes:
+        data = bytearray()
+        for chunk in self.chunks(response):
+            data += chunk
+            if len(data) > limit:
+                raise self._strange(f"its answer to {what} is longer than {limit} bytes")
+        promised = response.headers.get("Content-Length", "")
+        if response.status != 204 and response.length_remaining:
+            raise TransientError(f"the answer ended after {len(data)} of {promised} bytes")
+        return bytes(data)
+
+    def _drop(self, response: BaseHTTPResponse) -> str:
+        """What an answer that nobody wants says, in a few words; its connection is free again."""
+        try:
+            data = response.read(SMALL_ANSWER // 16, decode_content=False)
+        except HTTPError:
+            data = b""  # the status said what matters; the rest of a broken answer does not
+        if response.length_remaining:
+            response.close()
+        response.release_conn()
+        return registry_message(data)
+
+    def _unexpected(self, response: BaseHTTPResponse, what: str) -> Unavailable:
+        message = self._drop(response)
+        return Unavailable(
+            f"{what} failed: {response.status} {message}".strip(),
+            where=self.registry,
+            hint="the registry refuses this request; it will not help to repeat it",
+            facts={"status": response.status},
+        )
+
+    def _strange(self, what: str) -> Unavailable:
+        return Unavailable(
+            f"the registry behaves in a way that is not safe to follow: {what}",
+            where=self.registry,
+            hint="check that this address is a registry, and what stands in front of it",
+        )
+
+    def _transient(self, error: HTTPError) -> TransientError:
+        # urllib3's own texts hold whole addresses, and those can hold signatures.
+        reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "the connection failed")
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, OSError) and cause.strerror:
+            reason += f" ({cause.strerror.lower()})"
+        unreachable = isinstance(error, NewConnectionError | ConnectTimeoutError | LocationParseError)
+        return TransientError(reason, attempts=CONNECT_ATTEMPTS if unreachable else None)
+
+    # --- who we are ---------------------------------------------------------------------------------------
+
+    def _login(self, warn: Warn) -> Callable[[], Login | None]:
+        return lambda: find_login(self.registry, list(self.settings.login_files), warn)
+
+    def _ask_for_token(self, request: TokenRequest) -> Mapping[str, object] | None:
+        realm = urlsplit(request.realm)
+        if realm.scheme != "https" and not (realm.scheme == "http" and self.base.startswith("http:")):
+            raise self._strange(
+                f"it wants a login sent to {realm.scheme}://{realm.hostname}, which is not https"
+            )
+        headers = {"User-Agent": f"sglang-overlay/{__version__}"}
+        if request.is_form:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            response = self._send("POST", request.realm, headers, urlencode(request.query).encode())
+        else:
+            if request.login:
+                headers["Authorization"] = request.login.basic
+            joint = "&" if realm.query else "?"
+            url = f"{request.realm}{joint}{urlencode(request.query)}" if request.query else request.realm
+            response = self._send("GET", url, headers, None)
+        if response.status in (400, 401, 403):
+            self._drop(response)
+            return None
+        if response.status != 200:
+            raise self._unexpected(response, f"asking {realm.hostname} for a token")
+        data = self._read(response, SMALL_ANSWER, "the request for a token")
+        response.release_conn()
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._strange(f"the token server {realm.hostname} answered without JSON")
+        return answer
+
+
+class _Pace:
+    """Breaks off a body that crawls: ``slowest`` bytes a second over ``patience`` seconds of reading."""
+
+    def __init__(self, slowest: int, patience: float) -> None:
+        self._slowest = slowest
+        self._patience = patience
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def read(self, size: int, seconds: float) -> None:
+        self._bytes += size
+        self._seconds += seconds
+        if self._seconds < self._patience:
+            return
+        if self._bytes < self._slowest * self._seconds:
+            raise TransientError(f"only {self._bytes} bytes came in {self._seconds:.0f} s")
+        self._bytes, self._seconds = 0, 0.0
+
+
+class Connections:
+    """The connections of a whole run, by host. Proxies are those of the environment; loopback has none.
+
+    What costs time to set up (TLS trust, a proxy) is set up when it is first wanted.
+    """
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        self._timeout = urllib3.Timeout(connect=settings.connect_timeout, read=settings.read_timeout)
+        self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
+
+    def open(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
+        """One request, no redirect followed, nothing tried again; urllib3's errors as they are."""
+        parts = urlsplit(url)
+        key = parts.scheme, proxy_for(parts.scheme, parts.netloc)
+        if key not in self._pools:
+            self._pools[key] = self._pool(*key)
+        sent = dict(headers)
+        if body is not None:
+            sent["Content-Length"] = str(len(body))
+        return self._pools[key].urlopen(
+            method,
+            url,
+            # In blocks, so that the time limit of a write is one block's and not the whole body's.
+            body=None if body is None else BytesIO(body),
+            headers=sent,
+            retries=False,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+        )
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.clear()
+
+    def _pool(self, scheme: str, proxy: str | None) -> urllib3.PoolManager:
+        context = trust() if scheme == "https" else None
+        if proxy is None:
+            return urllib3.PoolManager(
+                num_pools=16, maxsize=8, timeout=self._timeout, blocksize=WRITE_BLOCK, ssl_context=context
+            )
+        login = urlsplit(proxy)
+        basic = f"{unquote(login.username)}:{unquote(login.password or '')}" if login.username else None
+        return urllib3.ProxyManager(
+            proxy,
+            proxy_headers=urllib3.make_headers(proxy_basic_auth=basic),
+            num_pools=16,
+            maxsize=8,
+            timeout=self._timeout,
+            blocksize=WRITE_BLOCK,
+            ssl_context=context,
+        )
+
+
+def trust() -> ssl.SSLContext:
+    """Whom to trust: ``SSL_CERT_FILE`` where set, else the system's list, else certifi's."""
+    context = ssl.create_default_context()
+    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("REQUESTS_CA_BUNDLE")
+    if named:
+        try:
+            context.load_verify_locations(named)
+        except (OSError, ssl.SSLError):
+            raise Unavailable(
+                "the file of trusted certificates cannot be read",
+                where=named,
+                hint="mend or unset SSL_CERT_FILE",
+            ) from None
+    elif not context.get_ca_certs() and not ssl.get_default_verify_paths().capath:
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def proxy_for(scheme: str, host: str) -> str | None:
+    """The proxy that the environment names for this host, if any."""
+    if _LOOPBACK.fullmatch(host) or not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies = getproxies()
+    if proxy_bypass(host):
+        return None
+    return proxies.get(scheme) or proxies.get("all")
+
+
+def same_origin(one: str, other: str) -> bool:
+    """Whether two addresses share scheme, host and port (RFC 6454)."""
+    return _origin(one) == _origin(other)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def shown(target: str) -> str:
+    """An address for people: what follows ``/v2/``, without the query, which can hold signatures."""
+    parts = urlsplit(target)
+    path = parts.path.removeprefix("/v2/")
+    return path if target.startswith("/") else f"{parts.hostname}/{path.lstrip('/')}"
+
+
+def registry_message(data: bytes) -> str:
+    """The codes and messages of a registry's error answer; nothing of an answer that is not one."""
+    try:
+        errors = json.loads(data)["errors"]
+        texts = [f"{error.get('code', '')} {error.get('message', '')}".strip() for error in errors]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    plain = "".join(c if c.isprintable() else " " for c in "; ".join(texts))
+    return f"({plain[:300]})" if plain else ""
+
+
+def _tls_reason(error: Exception) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        cause = (
+            cause.__cause__
+            or cause.__context__
+            or next(iter(a for a in cause.args if isinstance(a, Exception)), None)
+        )
+    return "the TLS handshake failed"

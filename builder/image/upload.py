@@ -1,0 +1,158 @@
+"""Uploading one blob (distribution-spec 1.1, "Pushing blobs"): at once, or in pieces that can be resumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
+
+from builder.errors import ImageMismatch, OverlayError, Unavailable
+from builder.image.authorization import Scopes
+from builder.image.model import Descriptor, Progress
+from builder.image.retry import TransientError
+from builder.image.transport import Reply, Transport
+
+LARGEST_CHUNK = 256 << 20  # bytes: what a registry may ask us to hold in memory (OCI-Chunk-Min-Length)
+
+_RANGE = re.compile(r"(?:bytes=)?0-([0-9]+)")
+_BINARY = {"Content-Type": "application/octet-stream"}
+
+
+class SessionLostError(Exception):
+    """The upload cannot be continued where it stopped; it has to start again."""
+
+
+class UploadSession:
+    """One upload session of a registry.
+
+    Args:
+        transport: the registry.
+        scopes: leave to write the repository.
+        opened: the registry's answer that opened the session (202 with ``Location``).
+    """
+
+    def __init__(self, transport: Transport, scopes: Scopes, opened: Reply) -> None:
+        self._transport = transport
+        self._scopes = scopes
+        self._location = transport.next_address(opened.url, opened.headers.get("Location"))
+        smallest = opened.headers.get("OCI-Chunk-Min-Length", "")
+        self.chunk = max(transport.settings.upload_chunk, int(smallest) if smallest.isdecimal() else 0)
+        if self.chunk > LARGEST_CHUNK:
+            raise Unavailable(
+                "the registry wants larger pieces than fit in memory",
+                where=transport.registry,
+                expected=f"at most {LARGEST_CHUNK} bytes",
+                found=f"{self.chunk} bytes",
+            )
+
+    def send(self, chunk: bytes, start: int) -> None:
+        """Send the piece of the blob that begins at byte ``start``, in as many tries as are allowed.
+
+        Raises:
+            SessionLostError: the registry does not hold what came before, or has forgotten the session.
+        """
+        attempts = self._transport.attempts("the upload of a blob", self._transport.registry)
+        sent = 0
+        while sent < len(chunk):
+            try:
+                self._patch(chunk[sent:], start + sent)
+            except TransientError as failure:
+                attempts.failed(failure)
+                sent = self._stored() - start
+                if not 0 <= sent <= len(chunk):
+                    raise SessionLostError from None
+            else:
+                return
+
+    def finish(self, descriptor: Descriptor, data: bytes = b"") -> None:
+        """Close the session with the blob's digest, and its last or only bytes.
+
+        Raises:
+            SessionLostError: the session is gone, or holds other bytes.
+            TransientError: it is not known whether the blob was stored.
+        """
+        joint = "&" if urlsplit(self._location).query else "?"
+        reply = self._once(
+            "PUT",
+            f"{self._location}{joint}digest={descriptor.digest}",
+            data,
+            _BINARY,
+            frozenset({201, 204, 400, 404, 416}),
+        )
+        if reply.status not in (201, 204):
+            raise SessionLostError
+
+    def cancel(self) -> None:
+        """Tell the registry to forget the session. One that does not listen forgets it by itself, later."""
+        try:
+            self._once("DELETE", self._location, None, {}, frozenset({200, 202, 204, 400, 404, 405}))
+        except (TransientError, OverlayError):
+            return  # only tidying: the failure that led here is the one to report
+
+    def _patch(self, piece: bytes, start: int) -> None:
+        headers = {**_BINARY, "Content-Range": f"{start}-{start + len(piece) - 1}"}
+        reply = self._once("PATCH", self._location, piece, headers, frozenset({202, 204, 400, 404, 416}))
+        if reply.status not in (202, 204):
+            raise SessionLostError
+        self._moved(reply)
+
+    def _stored(self) -> int:
+        """How many bytes the registry holds of this session."""
+        reply = self._transport.request(
+            "GET", self._location, scopes=self._scopes, expect=frozenset({200, 202, 204, 400, 404, 416})
+        )
+        match = _RANGE.fullmatch(reply.headers.get("Range", ""))
+        if reply.status not in (202, 204) or match is None:
+            raise SessionLostError
+        self._moved(reply)
+        # "0-0" is what an empty session says too; if it did hold one byte, the next piece is refused.
+        return int(match[1]) + 1 if match[1] != "0" else 0
+
+    def _moved(self, reply: Reply) -> None:
+        if location := reply.headers.get("Location"):
+            self._location = self._transport.next_address(reply.url, location)
+
+    def _once(
+        self, method: str, url: str, body: bytes | None, headers: dict[str, str], expect: frozenset[int]
+    ) -> Reply:
+        return self._transport.request_once(
+            method, url, scopes=self._scopes, expect=expect, headers=headers, body=body
+        )
+
+
+def send_stream(
+    session: UploadSession, chunks: Iterable[bytes], descriptor: Descriptor, progress: Progress
+) -> None:
+    """Upload a stream through ``session`` in pieces of its size, holding one piece in memory.
+
+    Raises:
+        SessionLostError: as :meth:`UploadSession.send`.
+        ImageMismatch: from ``chunks``, when the source's bytes are wrong.
+    """
+    sent = 0
+    last = b""
+    for piece in _pieces(chunks, session.chunk):
+        if sent + len(piece) == descriptor.size and not sent:
+            last = piece  # small: one request instead of two
+            break
+        session.send(piece, sent)
+        sent += len(piece)
+        progress(len(piece))
+    if sent + len(last) != descriptor.size:
+        raise ImageMismatch("a blob ended early", where=descriptor.digest)
+    session.finish(descriptor, last)
+    progress(len(last))
+
+
+def _pieces(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of ``size``; the last is shorter, or the only one and empty."""
+    piece = bytearray()
+    empty = True
+    for chunk in chunks:
+        piece += chunk
+        while len(piece) >= size:
+            yield bytes(piece[:size])
+            del piece[:size]
+            empty = False
+    if piece or empty:
+        yield bytes(piece)
