@@ -1,0 +1,108 @@
+"""The lock ``overlays/NAME.lock``: what was pinned, verified and built, for people to review.
+
+Canonical JSON, two spaces deep, keys sorted. Everything in it is keyed by digest, so an entry is true or
+unused, never stale.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.errors import InvalidInput
+
+LOCK_SCHEMA = 1
+MAX_LOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock's contents.
+
+    Args:
+        bases: facts verified of a base, by platform manifest digest (see :mod:`builder.base`).
+        pins: what ``overlay pin`` resolved, by image reference.
+        images: what was built last, by platform.
+        sections: everything else, such as what ``overlay diff`` saw last.
+    """
+
+    bases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sections: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        body = {"bases": self.bases, "pins": self.pins, "images": self.images} | dict(self.sections)
+        return {"schema": LOCK_SCHEMA} | {key: value for key, value in body.items() if value}
+
+
+def read_lock(paths: Sequence[Path]) -> Lock:
+    """The first lock of ``paths`` that exists; an empty one when none does.
+
+    Raises:
+        InvalidInput: it is no lock, or was written by a newer tool.
+    """
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return Lock()
+    if path.stat().st_size > MAX_LOCK_BYTES:
+        raise InvalidInput("lock is too large", where=str(path), expected=f"at most {MAX_LOCK_BYTES} bytes")
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InvalidInput(
+            "lock is not JSON",
+            where=str(path),
+            found=str(error),
+            hint="restore it from version control, or delete it",
+        ) from error
+    if not isinstance(value, dict) or value.get("schema") != LOCK_SCHEMA:
+        raise InvalidInput(
+            "lock is of another schema",
+            where=str(path),
+            expected=f"schema {LOCK_SCHEMA}",
+            found=str(value.get("schema") if isinstance(value, dict) else type(value).__name__),
+            hint="delete it; the next build writes it anew",
+        )
+    known = {key: _table(value.pop(key, {}), path, key) for key in ("bases", "pins", "images")}
+    value.pop("schema")
+    return Lock(**known, sections=value)
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Write a lock as a whole or not at all; nothing is written when it says the same already."""
+    data = json.dumps(lock.as_json(), indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+    if path.is_file() and path.read_bytes() == data:
+        return
+    write_whole(path, data)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name beside it, flush it to disk, and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).rename(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _table(value: object, path: Path, key: str) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(entry, dict) for entry in value.values()):
+        raise InvalidInput(
+            "lock is damaged", where=f"{path}: {key}", hint="restore it from version control, or delete it"
+        )
+    return value
