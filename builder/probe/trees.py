@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from builder.errors import InvalidInput
+from builder.errors import InvalidInput, Unavailable
+from builder.gitstore import GitError, GitStore, git_environment
 from builder.probe.harness import Tree
 
 FILE_LIMIT = 32 << 20
@@ -21,30 +22,39 @@ class MappingTree:
     """A tree held in memory.
 
     Args:
-        files: bytes by path.
-        under: a tree below it, of which these files replace or extend the files; ``None`` for nothing.
+        files: bytes by path; ``None`` where there is no file although ``under`` has one.
+        under: a tree that these files replace, extend or hide files of.
     """
 
-    def __init__(self, files: Mapping[str, bytes], under: Tree | None = None) -> None:
+    def __init__(self, files: Mapping[str, bytes | None], under: Tree | None = None) -> None:
         self._files = dict(files)
         self._under = under
 
     def read(self, path: str) -> bytes:
-        if path in self._files or self._under is None:
-            return self._files[path]
-        return self._under.read(path)
+        if path not in self._files and self._under is not None:
+            return self._under.read(path)
+        data = self._files[path]
+        if data is None:
+            raise KeyError(path)
+        return data
 
     def __contains__(self, path: str) -> bool:
-        return path in self._files or (self._under is not None and path in self._under)
+        if path in self._files or self._under is None:
+            return self._files.get(path) is not None
+        return path in self._under
 
     def paths(self, prefix: str = "") -> list[str]:
-        below = [] if self._under is None else self._under.paths(prefix)
-        return sorted({path for path in self._files if path.startswith(prefix)} | set(below))
+        below = () if self._under is None else self._under.paths(prefix)
+        every = {path for path in self._files if path.startswith(prefix)} | set(below)
+        return sorted(path for path in every if path in self)
 
     def grep(self, text: bytes, prefix: str = "") -> list[str]:
-        here = {path for path, data in self._files.items() if path.startswith(prefix) and text in data}
+        here = [path for path, data in self._files.items() if data is not None and text in data]
         below = [] if self._under is None else self._under.grep(text, prefix)
-        return sorted(here | {path for path in below if path not in self._files})
+        return sorted(
+            {path for path in here if path.startswith(prefix)}
+            | {path for path in below if path not in self._files}
+        )
 
 
 class DirectoryTree:
@@ -99,77 +109,74 @@ class GitTree:
     """
 
     def __init__(self, repository: Path, name: str) -> None:
-        self._repository = repository
-        self._lock = threading.Lock()
-        self._batch: subprocess.Popen[bytes] | None = None
-        self._cache: dict[str, bytes | None] = {}
-        self._paths: list[str] | None = None
-        found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{tree}}")
-        self.tree_id = found.stdout.decode().strip()
-        if found.returncode or not self.tree_id:
+        inner = repository / ".git"
+        self._store = GitStore(inner if inner.exists() else repository)
+        found = self._store.resolve(name, "tree")
+        if found is None:
             raise InvalidInput("the repository has no such tree", where=f"{repository}: {name}")
+        self.tree_id = found
+        self._batch: subprocess.Popen[bytes] | None = None
+        self._cache: dict[str, bytes] = {}
 
-    def _command(self, *arguments: str) -> list[str]:
-        return ["git", "--no-replace-objects", f"--git-dir={self._git_dir()}", *arguments]
+    @cached_property
+    def _blobs(self) -> dict[str, str]:
+        """Blob ids by path, sorted by path. Links and submodules are left out."""
+        entries = self._store.entries(self.tree_id)
+        return {path: e.blob for path, e in sorted(entries.items()) if e.mode in ("100644", "100755")}
 
-    def _git_dir(self) -> Path:
-        inner = self._repository / ".git"
-        return inner if inner.is_dir() else self._repository
-
-    def _git(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = self._command(*arguments)
-        return subprocess.run(command, env=_git_environment(), capture_output=True, check=False)
+    @cached_property
+    def _paths(self) -> list[str]:
+        return list(self._blobs)
 
     def read(self, path: str) -> bytes:
-        with self._lock:
-            if path not in self._cache:
-                self._cache[path] = self._fetch(path)
-            data = self._cache[path]
-        if data is None:
-            raise KeyError(path)
-        return data
+        blob = self._blobs[path]
+        if blob not in self._cache:
+            self._cache[blob] = _within_limit(path, self._fetch(blob))
+        return self._cache[blob]
 
-    def _fetch(self, path: str) -> bytes | None:
-        if not path or "\n" in path:
-            return None
+    def _fetch(self, blob: str) -> bytes:
         if self._batch is None:
             self._batch = subprocess.Popen(
-                self._command("cat-file", "--batch"),
-                env=_git_environment(),
+                ["git", f"--git-dir={self._store.path}", "cat-file", "--batch"],
+                env=git_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
         stdin, stdout = cast("IO[bytes]", self._batch.stdin), cast("IO[bytes]", self._batch.stdout)
-        stdin.write(f"{self.tree_id}:{path}\n".encode())
+        stdin.write(f"{blob}\n".encode())
         stdin.flush()
         header = stdout.readline().split()
-        if len(header) != 3 or not header[2].isdigit():  # "missing", "ambiguous", or a name with spaces
-            return None
-        kind, size = header[1], int(header[2])
-        data = stdout.read(size)
+        if len(header) != 3:
+            raise Unavailable(
+                "git cannot read a file of the tree",
+                where=f"{self._store.path}: blob {blob}",
+                found=b" ".join(header).decode(errors="replace") or "git ended",
+                hint="a partial clone fetches files when they are read: check the network, or use the wheel",
+            )
+        data = stdout.read(int(header[2]))
         stdout.read(1)
-        return _within_limit(path, data) if kind == b"blob" else None
+        return data
 
     def __contains__(self, path: str) -> bool:
-        try:
-            self.read(path)
-        except KeyError:
-            return False
-        return True
+        return path in self._blobs
 
     def paths(self, prefix: str = "") -> list[str]:
-        if self._paths is None:
-            listing = self._git("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.tree_id)
-            self._paths = sorted(os.fsdecode(name) for name in listing.stdout.split(b"\0") if name)
         return _with_prefix(self._paths, prefix)
 
     def grep(self, text: bytes, prefix: str = "") -> list[str]:
-        where = [f":(literal){prefix.rstrip('/')}"] if prefix else []
+        below = ["--", prefix.rpartition("/")[0]] if "/" in prefix else []
         options = ("grep", "-l", "-z", "-I", "--fixed-strings", "-e", os.fsdecode(text))
-        found = self._git(*options, self.tree_id, "--", *where)
-        names = (os.fsdecode(name).partition(":")[2] for name in found.stdout.split(b"\0") if name)
-        return sorted(name for name in names if name.startswith(prefix))
+        try:
+            found = self._store.git(*options, self.tree_id, *below)
+        except GitError as error:
+            if error.code == 1 and not error.stderr:  # nothing matches
+                return []
+            raise Unavailable(
+                "git cannot search the tree", where=f"{self._store.path}: {self.tree_id}", found=error.stderr
+            ) from error
+        names = (os.fsdecode(name).partition(":")[2] for name in found.split(b"\0") if name)
+        return sorted(name for name in names if name.startswith(prefix) and name in self)
 
     def close(self) -> None:
         """End the ``git cat-file`` process."""
@@ -182,19 +189,6 @@ class GitTree:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _git_environment() -> dict[str, str]:
-    """Git without the user's and the system's configuration, and without prompts."""
-    keep = {key: os.environ[key] for key in ("PATH", "TMPDIR") if key in os.environ}
-    return keep | {
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "LC_ALL": "C",
-        "HOME": os.devnull,
-    }
 
 
 def _with_prefix(ordered: list[str], prefix: str) -> list[str]:

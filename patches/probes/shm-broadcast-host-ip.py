@@ -52,7 +52,7 @@ class Clock:
             raise WaitsForEver
 
 
-class Again(Exception):
+class AgainError(Exception):
     """zmq.Again: nothing came in time."""
 
 
@@ -96,9 +96,9 @@ class ZmqSocket:
 
     def recv(self, flags: object = 0, *args: object) -> bytes:
         if isinstance(flags, str) and not self._messages:  # NOBLOCK is the only flag given a value here
-            raise Again
+            raise AgainError
         if not self.poll(None if self._receive_timeout < 0 else self._receive_timeout):
-            raise Again
+            raise AgainError
         return self._messages[0]
 
 
@@ -117,7 +117,7 @@ class DatagramSocket:
     """A UDP socket whose connect() chooses the source address by the route."""
 
     def __init__(self, *args: object) -> None:
-        self._source = ("0.0.0.0", 0)
+        self._source = ("", 0)
 
     def connect(self, address: tuple[str, int]) -> None:
         host = ipaddress.ip_address(address[0])
@@ -170,8 +170,8 @@ def _host(tree: Tree, messages: list[bytes]) -> Program:
         "zmq",
         **{name: name for name in ("NOBLOCK", "RCVTIMEO", "POLLIN", "SUB", "XPUB")},
         Context=lambda *args: SimpleNamespace(socket=lambda kind: ZmqSocket(clock, messages)),
-        Again=Again,
-        ZMQError=Again,
+        Again=AgainError,
+        ZMQError=AgainError,
         Poller=Poller,
     )
     interfaces = {

@@ -1,0 +1,77 @@
+"""How the probe's process and ours speak: frames of a length and bytes, over two pipes."""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import time
+
+FRAME_LIMIT = 64 << 20
+"""Bytes: the largest frame that is taken."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class ChannelClosedError(Exception):
+    """The other side is gone, or what it sends is no frame."""
+
+
+class ChannelTimeoutError(Exception):
+    """The other side said nothing in time."""
+
+
+class Channel:
+    """Frames over a pair of file descriptors.
+
+    Args:
+        incoming: the descriptor to read from.
+        outgoing: the descriptor to write to.
+    """
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def send(self, data: bytes) -> None:
+        """Write one frame.
+
+        Raises:
+            ChannelClosedError: the other side no longer reads.
+        """
+        rest = memoryview(_LENGTH.pack(len(data)) + data)
+        try:
+            while rest:
+                rest = rest[os.write(self._outgoing, rest) :]
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+
+    def receive(self, *, deadline: float | None = None, limit: int = FRAME_LIMIT) -> bytes:
+        """Read one frame.
+
+        Args:
+            deadline: a time of :func:`time.monotonic` after which to give up.
+            limit: bytes; a longer frame is refused.
+
+        Raises:
+            ChannelClosedError: the other side is gone or the frame is too long.
+            ChannelTimeoutError: the deadline passed.
+        """
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
+        if length > limit:
+            raise ChannelClosedError(f"a frame of {length} bytes, of at most {limit}")
+        return self._exactly(length, deadline)
+
+    def _exactly(self, count: int, deadline: float | None) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([self._incoming], [], [], left)[0]:
+                    raise ChannelTimeoutError
+            part = os.read(self._incoming, min(count, 1 << 16))
+            if not part:
+                raise ChannelClosedError("the other side is gone")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)

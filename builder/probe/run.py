@@ -1,0 +1,174 @@
+"""Run probes in a process that can reach nothing but the tree it is asked about."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast, get_args
+
+import builder
+from builder.errors import InvalidInput
+from builder.probe.harness import Answer, State, Tree, unknown
+from builder.probe.messages import Channel, ChannelClosedError, ChannelTimeoutError
+
+TIMEOUT = 30.0
+"""Seconds that one probe may take."""
+
+MEMORY = 1 << 30
+"""Bytes of address space that one probe may use."""
+
+_REQUEST_LIMIT = 1 << 20
+_EVIDENCE_LIMIT = 1000
+_START = "from builder.probe.sandbox import main; main()"
+
+
+class Prober:
+    """A process that runs one probe after the other, each in a fork of its own. Use as a context.
+
+    An answer never says more than the probe found: a probe that crashes, runs out of time or memory, or
+    sends something else than an answer is ``unknown``, with the reason.
+
+    Args:
+        timeout: seconds that one probe may take, of wall-clock time.
+        memory: bytes of address space that one probe may use.
+    """
+
+    def __init__(self, *, timeout: float = TIMEOUT, memory: int = MEMORY) -> None:
+        self._timeout = timeout
+        self._memory = memory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Prober:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def ask(self, probe_file: Path, tree: Tree) -> Answer:
+        """What the probe says about the tree.
+
+        Args:
+            probe_file: ``patches/probes/NAME.py``.
+            tree: read by us and sent piece by piece; errors in reading it are raised here.
+
+        Raises:
+            InvalidInput: there is no such probe.
+        """
+        try:
+            source = probe_file.read_bytes()
+        except OSError as error:
+            raise InvalidInput("the probe cannot be read", where=str(probe_file), found=str(error)) from error
+        channel = self._channel()
+        deadline = time.monotonic() + self._timeout
+        job = {"name": probe_file.stem, "timeout": self._timeout, "memory": self._memory}
+        try:
+            channel.send(json.dumps(job).encode())
+            channel.send(source)
+            return _converse(channel, tree, deadline)
+        except ChannelTimeoutError:
+            self._end()
+            return unknown(f"the probe took longer than {self._timeout:g} s")
+        except (ChannelClosedError, ValueError, LookupError, TypeError) as error:
+            self._end()
+            return unknown(f"the probe's process did not keep to its protocol: {error}")
+        except BaseException:
+            self._end()
+            raise
+
+    def _channel(self) -> Channel:
+        if self._process is None:
+            path = str(Path(builder.__file__).parent.parent)
+            # -I and -S: neither the user's environment nor site-packages has a say in it.
+            start = f"import sys; sys.path.append({path!r}); {_START}"
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", start],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"OVERLAY_PROBE_PATH": path, "LC_ALL": "C.UTF-8"},
+                start_new_session=True,
+            )
+        incoming, outgoing = self._process.stdout, self._process.stdin
+        if incoming is None or outgoing is None:
+            raise ChannelClosedError("the probe's process has no pipes")
+        return Channel(incoming.fileno(), outgoing.fileno())
+
+    def _end(self) -> None:
+        """End the process and whatever it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def run_probe(probe_file: Path, tree: Tree, *, timeout: float = TIMEOUT, memory: int = MEMORY) -> Answer:
+    """Run one probe on one tree; for more than one, use a :class:`Prober`.
+
+    Args:
+        probe_file: ``patches/probes/NAME.py``.
+        tree: the source tree.
+        timeout: seconds of wall-clock time.
+        memory: bytes of address space.
+
+    Raises:
+        InvalidInput: there is no such probe.
+    """
+    with Prober(timeout=timeout, memory=memory) as prober:
+        return prober.ask(probe_file, tree)
+
+
+def _converse(channel: Channel, tree: Tree, deadline: float) -> Answer:
+    """Answer the probe's questions about the tree until it ends; its answer."""
+    answer: Answer | None = None
+    while True:
+        request = json.loads(channel.receive(deadline=deadline, limit=_REQUEST_LIMIT))
+        if request["do"] == "ended":
+            status = int(request["status"])
+            if status == 0 and answer is not None:
+                return answer
+            return unknown(f"the probe {_how_it_ended(status)} without an answer")
+        if request["do"] == "answer":
+            answer = _checked(request)
+        else:
+            channel.send(_reply(request, tree))
+
+
+def _reply(request: Mapping[str, str], tree: Tree) -> bytes:
+    do = request["do"]
+    if do == "read":
+        try:
+            return b"+" + tree.read(request["path"])
+        except KeyError:
+            return b"-"
+    if do == "contains":
+        return b"+" if request["path"] in tree else b"-"
+    if do == "paths":
+        return json.dumps(list(tree.paths(request["prefix"]))).encode()
+    if do == "grep":
+        return json.dumps(tree.grep(request["text"].encode("latin-1"), request["prefix"])).encode()
+    raise ValueError(f"an unknown request {do!r}")
+
+
+def _checked(facts: Mapping[str, object]) -> Answer:
+    """The answer, if it is one: a known state, one printable line, names."""
+    state, evidence, pins = facts["state"], facts["evidence"], facts["pins"]
+    if state not in get_args(State) or not isinstance(evidence, str) or not isinstance(pins, list):
+        raise ValueError(f"no answer: {str(facts)[:200]}")
+    line = "".join(c if c.isprintable() else " " for c in evidence)[:_EVIDENCE_LIMIT]
+    return Answer(cast("State", state), line, tuple(str(pin) for pin in pins))
+
+
+def _how_it_ended(status: int) -> str:
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
