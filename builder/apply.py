@@ -11,6 +11,7 @@ repository (which has tests and docs) or from a release wheel (which has not).
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -40,6 +41,11 @@ class SourceFile:
     def blob(self) -> str:
         """Its git blob id."""
         return blob_id(self.data)
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of its bytes."""
+        return hashlib.sha256(self.data).hexdigest()
 
 
 Sources = Mapping[str, SourceFile]
@@ -168,7 +174,7 @@ def conflict_error(tried: AppliedSeries) -> PatchConflict:
         + (f", hunk {problem.hunk}" if problem.hunk else ""),
         expected=problem.expected or None,
         found=problem.found or problem.what,
-        hint=f"{good} apply; overlay diff says whether upstream has a fix, overlay rebase carries a series over",
+        hint=f"{good} apply; overlay diff tells whether upstream has a fix, overlay rebase carries the rest",
         details="\n".join(lines),
         facts={"patches": [_report_facts(report) for report in tried.reports]},
     )

@@ -195,7 +195,7 @@ def _file_diff(lines: list[bytes], where: str, first_line: int) -> FileDiff:
             where=f"{where}, line {first_line}",
             expected="LF endings in the patch's own headers",
             found="CRLF",
-            hint="a checkout or editor changed them: restore the file, and mark *.patch -text in .gitattributes",
+            hint="something changed them: restore the file, and mark *.patch -text in .gitattributes",
         )
     header_end = next((n for n, line in enumerate(lines) if line.startswith(b"@@ ")), len(lines))
     header = [line.rstrip(b"\n") for line in lines[:header_end]]
@@ -259,8 +259,8 @@ def _kind_and_paths(first: bytes, said: dict[str, bytes], where: str, line: int)
         kind, old, new = "rename", unquote_path(said["rename from"]), unquote_path(said["rename to"])
     elif "copy from" in said and "copy to" in said:
         kind, old, new = "copy", unquote_path(said["copy from"]), unquote_path(said["copy to"])
-    for path in (old, new):
-        check_path(path, where=f"{where}, line {line}")
+    for checked in (old, new):
+        check_path(checked, where=f"{where}, line {line}")
     return kind, old or "", new or ""
 
 

@@ -1,0 +1,5 @@
+"""``python -m builder`` is ``overlay``."""
+
+from builder.cli import main
+
+main()

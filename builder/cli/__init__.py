@@ -1,0 +1,90 @@
+"""The command line: parses, calls a step, prints. One module a command, loaded when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from builder import __version__
+from builder.errors import OverlayError
+
+# Name on the command line -> module below builder.cli, and its one line of help (kept here so that
+# `overlay --help` loads no command).
+COMMANDS = {
+    "list": ("listing", "The overlays there are."),
+    "show": ("show", "A spec, its series and where each patch stands."),
+    "build": ("build", "Build an image: the base, one layer of patched files, the manifest."),
+    "base": ("base", "Small base images to try and to test with."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command runs or is asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"builder.cli.{COMMANDS[cmd_name][0]}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            if near:
+                error.message += f" Did you mean {near[0]!r}?"
+            raise
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Examples:\n\n"
+    "\b\n"
+    "  overlay list\n"
+    "  overlay build glm53-flash-gb10 --dry-run\n"
+    "  overlay build glm53-flash-gb10 --platform linux/arm64 --push registry.example/sglang\n"
+    "\b\n"
+    "Exit codes: 0 done, 1 invalid input, 2 usage, 3 patch conflict, 4 patches can be retired,\n"
+    "5 base or image is not what it should be, 6 not reproducible, 7 probe failed, 8 registry,\n"
+    "network or engine.",
+)
+@click.version_option(__version__, prog_name="overlay")
+def cli() -> None:
+    """Keep source patches over a pinned SGLang, and bake them into digest-pinned images."""
+
+
+def main() -> None:
+    """Entry point of the console script: runs a command, renders what goes wrong, exits by DESIGN's codes."""
+    from builder.cli.output import report_error
+
+    try:
+        code = cli.main(prog_name="overlay", standalone_mode=False)
+    except OverlayError as error:
+        report_error(error)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        code = 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        sys.stderr.close()
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

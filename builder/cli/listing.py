@@ -1,0 +1,47 @@
+"""``overlay list``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli.options import root_option
+from builder.cli.output import json_option, print_json, print_table
+from builder.root import find_root
+from builder.series import read_series_file
+from builder.spec import read_spec
+
+
+@click.command("list", epilog="Example: overlay list --json")
+@root_option
+@json_option
+def command(root: Path | None, as_json: bool) -> None:
+    """The overlays there are: name, version, upstream release, patches and hardware."""
+    home = find_root(root)
+    rows = []
+    for name in home.names():
+        spec = read_spec(home.spec_path(name))
+        listed = read_series_file(home.patches / spec.patches.series)
+        taken = [p for p in listed if (not spec.patches.only or p in spec.patches.only)]
+        taken = [p for p in taken if p not in spec.patches.leave_out]
+        rows.append(
+            {
+                "name": spec.name,
+                "version": spec.version,
+                "release": spec.upstream.release,
+                "patches": len(taken),
+                "hardware": list(spec.hardware),
+                "summary": spec.summary,
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("NAME", "VERSION", "UPSTREAM", "PATCHES", "HARDWARE", "SUMMARY"),
+        [
+            (r["name"], r["version"], r["release"], str(r["patches"]), " ".join(r["hardware"]), r["summary"])
+            for r in rows
+        ],
+    )

@@ -1,0 +1,59 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+root_option = click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="OVERLAY_ROOT",
+    help="Directory with overlays/, patches/ and Dockerfile.in (default: this checkout, else the installed ones).",
+)
+
+
+def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the upstream's sources come from."""
+    options = [
+        click.option(
+            "--source",
+            type=click.Choice(["auto", "wheel", "repository"]),
+            default="auto",
+            show_default=True,
+            help="Take the pinned sources from the release wheel or from the repository.",
+        ),
+        click.option(
+            "--upstream-url",
+            metavar="URL|PATH",
+            envvar="OVERLAY_UPSTREAM_URL",
+            help="Fetch the pinned commit from this mirror or local repository.",
+        ),
+        click.option(
+            "--wheel",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="The pinned release wheel, already downloaded.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def complete_overlay(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Overlay names for shell completion."""
+    from builder.errors import OverlayError
+    from builder.root import find_root
+
+    try:
+        names = find_root(ctx.params.get("root")).names()
+    except OverlayError:
+        return []  # a completion that fails must not print over the user's line
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+name_argument = click.argument("name", shell_complete=complete_overlay)

@@ -1,0 +1,214 @@
+"""The applied-patch manifest: what is in an image beyond its base, as canonical JSON (docs/manifest.schema.json)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from builder import __version__
+from builder.apply import AppliedSeries, FileChange, PatchReport
+from builder.errors import ImageMismatch
+from builder.gitstore import GitStore
+from builder.image.model import canonical_json, sha256_digest
+
+MANIFEST_PATH = "/usr/share/sglang-overlay/manifest.json"
+MANIFEST_SCHEMA = 1
+MAX_MANIFEST_BYTES = 4 << 20
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OverlayRecord(_Model):
+    """Which overlay it is."""
+
+    name: str
+    version: str
+    summary: str
+
+
+class BaseRecord(_Model):
+    """The base image, by digest."""
+
+    ref: str = Field(description="Repository of the base, without tag and digest")
+    index: str | None = Field(description="Digest of the image index; null for an image without one")
+    digest: str = Field(description="Digest of the platform manifest")
+    platform: str
+
+
+class UpstreamRecord(_Model):
+    """The pinned source. ``tree`` is the git tree of exactly the touched files, before the series."""
+
+    repository: str
+    release: str
+    commit: str | None
+    tree: str
+
+
+class BlobRecord(_Model):
+    """A file's bytes, by git blob id and SHA-256."""
+
+    blob: str
+    sha256: str
+
+
+class HunkRecord(_Model):
+    """A hunk's line as declared and as landed, from 1."""
+
+    declared: int
+    landed: int
+
+
+class FileRecord(_Model):
+    """What a patch did to one file."""
+
+    path: str
+    old_path: str | None = Field(
+        default=None, description="Where it was before, when it was renamed or copied"
+    )
+    image_path: str
+    kind: Literal["modify", "create", "delete", "rename", "copy"]
+    mode: str | None = Field(description="Permission bits in the image, octal; null for a deleted file")
+    pre: BlobRecord | None
+    post: BlobRecord | None
+    hunks: tuple[HunkRecord, ...]
+
+
+class DroppedRecord(_Model):
+    """A file of a patch that a path rule left out."""
+
+    path: str
+    rule: str
+
+
+class PatchRecord(_Model):
+    """One patch of the series."""
+
+    name: str
+    sha256: str
+    patch_id: str = Field(description="git patch-id --stable")
+    subject: str
+    status: str
+    bugs: tuple[str, ...]
+    probe: str = Field(description="defect->fixed, or 'none' for a patch without a probe")
+    files: tuple[FileRecord, ...]
+    dropped: tuple[DroppedRecord, ...]
+
+
+class RootRecord(_Model):
+    """Where a package of the upstream is in the image."""
+
+    path: str
+    image_path: str
+    distribution: str | None
+    version: str | None
+
+
+class Manifest(_Model):
+    """The applied-patch manifest."""
+
+    schema_version: Literal[1] = MANIFEST_SCHEMA
+    tool: str
+    overlay: OverlayRecord
+    base: BaseRecord
+    upstream: UpstreamRecord
+    patched_tree: str
+    patchset: str
+    roots: tuple[RootRecord, ...]
+    patches: tuple[PatchRecord, ...]
+    bytecode: tuple[str, ...] = Field(description="Bytecode of the base made harmless (emptied)")
+
+    def as_bytes(self) -> bytes:
+        """Canonical JSON, with a newline at its end."""
+        return canonical_json(self.model_dump(mode="json")) + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` of :meth:`as_bytes`."""
+        return sha256_digest(self.as_bytes())
+
+
+def read_manifest(data: bytes, *, where: str) -> Manifest:
+    """Read a manifest out of an image.
+
+    Raises:
+        ImageMismatch: it is too large, no manifest, or of a schema this version does not know.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ImageMismatch("applied-patch manifest is too large", where=where, found=f"{len(data)} bytes")
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ImageMismatch(
+            "applied-patch manifest cannot be read",
+            where=where,
+            expected=f"schema version {MANIFEST_SCHEMA} of overlay {__version__}",
+            found=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            hint="it may be of a newer overlay: update it",
+        ) from error
+
+
+def json_schema() -> dict[str, Any]:
+    """The manifest's JSON Schema."""
+    schema = Manifest.model_json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "applied-patch manifest",
+    } | schema
+
+
+def patch_ids(applied: AppliedSeries, store: GitStore) -> dict[str, str]:
+    """``git patch-id --stable`` of every patch, by name; the id of an empty diff is empty."""
+    numbered = {f"{number:040x}": report.patch for number, report in enumerate(applied.reports, 1)}
+    text = b"".join(b"commit " + key.encode() + b"\n" + patch.diff + b"\n" for key, patch in numbered.items())
+    found = dict.fromkeys(applied.series.names, "")
+    for line in store.git("patch-id", "--stable", stdin=text).decode().splitlines():
+        patch_id, key = line.split()
+        found[numbered[key].name] = patch_id
+    return found
+
+
+def patch_record(
+    report: PatchReport, patch_id: str, probe: str, image_paths: dict[str, str], modes: dict[str, str]
+) -> PatchRecord:
+    """The record of one patch.
+
+    Args:
+        report: what the patch did.
+        patch_id: its stable patch-id.
+        probe: what its probe said.
+        image_paths: path in the image, by upstream path.
+        modes: permission bits in the image (octal), by upstream path.
+    """
+    patch = report.patch
+    return PatchRecord(
+        name=patch.name,
+        sha256=patch.sha256,
+        patch_id=patch_id,
+        subject=patch.subject,
+        status=str(patch.status),
+        bugs=patch.bugs,
+        probe=probe,
+        files=tuple(_file_record(change, image_paths, modes) for change in report.files),
+        dropped=tuple(DroppedRecord(path=path, rule=rule) for path, rule in report.dropped),
+    )
+
+
+def _file_record(change: FileChange, image_paths: dict[str, str], modes: dict[str, str]) -> FileRecord:
+    pre, post = (
+        None if source is None else BlobRecord(blob=source.blob, sha256=source.sha256)
+        for source in (change.pre, change.post)
+    )
+    return FileRecord(
+        path=change.path,
+        old_path=change.old_path if change.kind in ("rename", "copy") else None,
+        image_path=image_paths[change.path],
+        kind=change.kind,
+        mode=None if change.kind == "delete" else modes[change.path],
+        pre=pre,
+        post=post,
+        hunks=tuple(HunkRecord(declared=hunk.declared, landed=hunk.landed) for hunk in change.hunks),
+    )
