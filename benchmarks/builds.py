@@ -142,10 +142,14 @@ def docker_context(stage: Stage, base: Base, repository: str) -> Path:
     new = {key: value for key, value in labels.items() if known.get(key) != value}
     variables, old = (setting.get("Env") or [] for setting in settings)
     lines = [f"FROM {base.reference}", "COPY files/ /"]
-    lines += [f"LABEL {json.dumps(key)}={json.dumps(value)}" for key, value in sorted(new.items())]
-    lines += [f"ENV {name}={json.dumps(value)}" for name, value in variables_added(variables, old)]
-    (context / "Dockerfile").write_text("\n".join(lines).replace("$", "\\$") + "\n")
+    lines += [f"LABEL {quoted(key)}={quoted(value)}" for key, value in sorted(new.items())]
+    lines += [f"ENV {name}={quoted(value)}" for name, value in variables_added(variables, old)]
+    (context / "Dockerfile").write_text("\n".join(lines) + "\n")
     return context
+
+
+def quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("$", "\\$")
 
 
 def variables_added(now: list[str], before: list[str]) -> list[tuple[str, str]]:

@@ -47,6 +47,13 @@ class Overlay:
     directory: Path
     environment: Mapping[str, str]
 
+    @classmethod
+    def prepare(cls, directory: Path) -> Overlay:
+        """With an empty cache and home, run in a copy of this checkout's patch sets below ``directory``."""
+        copy_project(directory / "project")
+        (directory / "home").mkdir()
+        return cls(console_script(), directory / "project", clean_environment(directory / "home"))
+
     def __call__(self, *arguments: object, timeout: float = 300) -> Run:
         words = tuple(str(argument) for argument in arguments)
         done = subprocess.run(
@@ -81,10 +88,7 @@ class Overlay:
 @pytest.fixture
 def overlay(tmp_path: Path) -> Overlay:
     """The command with an empty cache and home, run in a copy of this checkout's patch sets."""
-    directory, home = tmp_path / "project", tmp_path / "home"
-    copy_project(directory)
-    home.mkdir()
-    return Overlay(console_script(), directory, clean_environment(home))
+    return Overlay.prepare(tmp_path)
 
 
 def copy_project(directory: Path) -> None:
@@ -124,7 +128,7 @@ def missing(what: str) -> None:
     pytest.skip(what)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_git() -> Callable[..., bytes]:
     """Plain git for a test's own repositories: fixed identity and dates, nobody's configuration."""
 

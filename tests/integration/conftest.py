@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from tests.conftest import missing
+from tests.integration.bases import Base, heavy_base, wheel_base
+from tests.integration.judge import Git, Judgement, judge, repository_of
+from tests.integration.layouts import Layout
 from tests.integration.wheels import release_wheel
 
 if TYPE_CHECKING:
@@ -184,3 +188,64 @@ def run_program(
 def wheel() -> Callable[[str], Path]:
     """A release's wheel by version: ``wheel("0.5.20")``."""
     return release_wheel
+
+
+# --- bases -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def small_base(wheel: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Base:
+    """SGLang 0.5.20 as an image of a few megabytes, in a layout of this worker's own."""
+    return wheel_base(wheel("0.5.20"), tmp_path_factory.mktemp("base") / "layout")
+
+
+@pytest.fixture
+def small_base_pushed(small_base: Base, skopeo: Callable[..., str], registry: Registry) -> str:
+    """The small base in the registry; its reference by digest."""
+    return small_base.push(skopeo, registry.repository("base"))
+
+
+@dataclass(frozen=True)
+class PushedBase:
+    """A base in the registry.
+
+    Args:
+        reference: ``host:port/repository@sha256:…``.
+        base: the same, in the layout it was pushed from.
+    """
+
+    reference: str
+    base: Base
+
+
+@pytest.fixture(scope="session")
+def heavy(
+    wheel: Callable[[str], Path], skopeo: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> PushedBase:
+    """The same with 1.3 GB of filler, in the registry; made once for all workers."""
+    address = registry_address()
+    shared = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        shared = shared.parent
+    layout, record = Layout(shared / "heavy"), shared / "heavy.json"
+    with FileLock(shared / "heavy.lock"):
+        if not record.exists():
+            made = heavy_base(wheel_base(wheel("0.5.20"), layout.directory), 1_300_000_000)
+            reference = made.push(skopeo, f"{address}/heavy-{uuid.uuid4().hex[:8]}/sglang")
+            record.write_text(json.dumps({"digest": made.digest, "reference": reference}))
+    known = json.loads(record.read_text())
+    return PushedBase(known["reference"], Base(layout, known["digest"], "heavy"))
+
+
+@pytest.fixture(scope="session")
+def upstream_repository(
+    wheel: Callable[[str], Path], run_git: Git, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The sources of 0.5.20 as a git repository with a work tree and one commit."""
+    return repository_of(wheel("0.5.20"), tmp_path_factory.mktemp("upstream") / "sglang", run_git)
+
+
+@pytest.fixture(scope="session")
+def judgement(upstream_repository: Path, run_git: Git) -> Judgement:
+    """What plain git makes of the overlay's series."""
+    return judge(upstream_repository, run_git)

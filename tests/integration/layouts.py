@@ -10,7 +10,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -187,10 +187,7 @@ def filler(directory: str, size: int, *, file_size: int = 16 << 20) -> Callable[
     return write
 
 
-def read_files(layout: Layout, digest: str) -> Iterator[tuple[str, tarfile.TarInfo, bytes]]:
-    """Every entry of every layer of an image, lowest layer first."""
-    for layer in layout.image(digest).layers:
-        with tarfile.open(layout.path(layer.descriptor["digest"])) as tar:
-            for entry in tar:
-                content = tar.extractfile(entry)
-                yield entry.name, entry, content.read() if content else b""
+def files_of_layer(layout: Layout, digest: str) -> dict[str, bytes]:
+    """The contents of a layer's regular files."""
+    with tarfile.open(layout.path(digest)) as tar:
+        return {entry.name: tar.extractfile(entry).read() for entry in tar if entry.isfile()}  # type: ignore[union-attr]

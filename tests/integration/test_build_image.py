@@ -1,0 +1,143 @@
+"""An image that others' tools accept, with every patched file in it, and nothing else changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Overlay, Run
+from tests.integration.bases import Base
+from tests.integration.conftest import Engine, PushedBase, Registry
+from tests.integration.judge import MANIFEST, OVERLAY, Judgement, flattened, in_image
+from tests.integration.layouts import Layout, files_of_layer
+
+
+def build(overlay: Overlay, base: str, wheel: Path, *options: object) -> Run:
+    return overlay("build", OVERLAY, "--base", base, "--wheel", wheel, "--json", *options).check()
+
+
+@pytest.fixture(scope="module")
+def built(heavy: PushedBase, wheel: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The overlay on a base of 1.3 GB, pushed beside it; its reference by digest."""
+    overlay = Overlay.prepare(tmp_path_factory.mktemp("built"))
+    target = heavy.reference.partition("@")[0] + "-patched:built"
+    run = build(overlay, heavy.reference, wheel("0.5.20"), "--push", target)
+    return f"{target.rpartition(':')[0]}@{run.json['digest']}"
+
+
+@contextmanager
+def container(engine: Engine, image: str) -> Iterator[str]:
+    """A container of ``image`` that is never started; its id."""
+    name = engine.cli("create", image, "true").strip()
+    try:
+        yield name
+    finally:
+        engine.cli("rm", "--force", name)
+
+
+def copied_out(engine: Engine, name: str, path: str) -> bytes:
+    command = [engine.client, "--host", engine.host, "cp", f"{name}:/{path}", "-"]
+    archive = subprocess.run(command, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        (entry,) = tar.getmembers()
+        file = tar.extractfile(entry)
+        assert file
+        return file.read()
+
+
+def test_docker_pulls_it_and_every_patched_file_has_its_post_image(
+    built: str, docker_engine: Engine, judgement: Judgement
+) -> None:
+    docker_engine.cli("pull", "--quiet", built)
+    with container(docker_engine, built) as name:
+        found = {path: copied_out(docker_engine, name, in_image(path)) for path in judgement.after}
+    assert found == judgement.after
+    assert len(found) >= 5
+
+
+def test_skopeo_copies_it_to_a_layout(built: str, skopeo: Callable[..., str], tmp_path: Path) -> None:
+    skopeo("copy", f"docker://{built}", f"oci:{tmp_path / 'layout'}:copied")
+    assert Layout(tmp_path / "layout").single() == built.partition("@")[2]
+
+
+def test_buildah_pulls_it(built: str, buildah: Callable[..., str]) -> None:
+    pulled = buildah("pull", "--quiet", "--tls-verify=false", f"docker://{built}").strip()
+    inspected = json.loads(buildah("inspect", "--type", "image", pulled))
+    assert inspected["FromImageDigest"] == built.partition("@")[2]
+
+
+def test_base_layers_and_config_stay_as_they_are(
+    built: str, heavy: PushedBase, skopeo: Callable[..., str]
+) -> None:
+    manifest = json.loads(skopeo("inspect", "--raw", f"docker://{built}"))
+    config = json.loads(skopeo("inspect", "--config", "--raw", f"docker://{built}"))
+    base = heavy.base.layout.image(heavy.base.digest)
+    assert manifest["layers"][:-1] == base.manifest["layers"]
+    assert config["rootfs"]["diff_ids"][:-1] == base.config["rootfs"]["diff_ids"]
+    assert manifest["mediaType"] == base.manifest["mediaType"]
+    ours, theirs = dict(config["config"]), dict(base.config["config"])
+    labels = ours.pop("Labels")
+    assert labels.items() >= theirs.pop("Labels").items()
+    assert labels["org.opencontainers.image.base.digest"] == heavy.base.digest
+    assert labels["dev.sglang-overlay.name"] == OVERLAY
+    environment = ours.pop("Env")
+    assert environment[: len(theirs["Env"])] == theirs.pop("Env")
+    assert ours == theirs
+
+
+def test_nothing_else_differs_from_the_base(
+    overlay: Overlay,
+    small_base_pushed: str,
+    wheel: Callable[[str], Path],
+    registry: Registry,
+    docker_engine: Engine,
+    judgement: Judgement,
+    tmp_path: Path,
+) -> None:
+    target = registry.repository("patched")
+    digest = build(overlay, small_base_pushed, wheel("0.5.20"), "--push", f"{target}:new").json["digest"]
+    before = exported(docker_engine, small_base_pushed, tmp_path / "before.tar")
+    after = exported(docker_engine, f"{target}@{digest}", tmp_path / "after.tar")
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    parents = {str(parent) for parent in Path(MANIFEST).parents} - {"."}
+    expected = {in_image(path) for path in judgement.after} | {MANIFEST}
+    assert changed - parents - emptied_bytecode(before, after) == expected
+    assert not changed & parents & before.keys(), "a directory of the base was changed"
+    for path in judgement.before:
+        kind, mode, *owner, _ = before[in_image(path)]
+        assert after[in_image(path)][:-1] == (kind, mode, *owner), f"{path}: mode or owner"
+
+
+def exported(engine: Engine, image: str, path: Path) -> dict[str, tuple[object, ...]]:
+    engine.cli("pull", "--quiet", image)
+    with container(engine, image) as name:
+        engine.cli("export", "--output", str(path), name)
+    return flattened(path)
+
+
+def emptied_bytecode(before: dict[str, tuple[object, ...]], after: dict[str, tuple[object, ...]]) -> set[str]:
+    """Bytecode of the base that is empty now: Python ignores it and compiles the patched source."""
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    return {path for path in before if path.endswith(".pyc") and after[path][-1] == empty != before[path][-1]}
+
+
+def test_manifest_in_the_image_names_every_patched_file(
+    overlay: Overlay, small_base: Base, wheel: Callable[[str], Path], judgement: Judgement, tmp_path: Path
+) -> None:
+    out = tmp_path / "image"
+    build(overlay, small_base.reference, wheel("0.5.20"), "--output", f"oci:{out}")
+    layout = Layout(out)
+    top = layout.image(layout.single()).manifest["layers"][-1]
+    contents = files_of_layer(layout, top["digest"])
+    manifest = json.loads(contents[MANIFEST])
+    named = {file["path"] for patch in manifest["patches"] for file in patch["files"]}
+    assert named == judgement.after.keys()
+    for path, data in judgement.after.items():
+        assert contents[in_image(path)] == data
