@@ -7,15 +7,15 @@ build. What may fail for a while is tried again within bounds; what then fails i
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from urllib.parse import quote
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
 from builder.image.authorization import DeniedError, Scopes, pull, push
+from builder.image.document import json_object, media_type_of
 from builder.image.model import (
     INDEX_TYPES,
     MANIFEST_TYPES,
@@ -144,7 +144,9 @@ class Repository:
         )
         if reply.status == 404:
             return None
-        manifest = RawManifest(_media_type(reply, f"{self.name} {identifier}"), reply.data)
+        manifest = RawManifest(
+            media_type_of(reply.data, _bare_type(reply), f"{self.name} {identifier}"), reply.data
+        )
         promised = identifier if is_digest(identifier) else reply.headers.get("Docker-Content-Digest")
         if promised and is_digest(promised) and manifest.digest != promised:
             raise ImageMismatch(
@@ -225,7 +227,7 @@ class Repository:
             )
             if reply.status == 404:
                 break
-            named = _json_object(reply.data, f"the tags of {self.name}").get("tags") or []
+            named = json_object(reply.data, f"the tags of {self.name}").get("tags") or []
             tags += (
                 [tag for tag in named if isinstance(tag, str) and is_tag(tag)]
                 if isinstance(named, list)
@@ -484,38 +486,3 @@ def _start_of(content_range: str | None, status: int) -> int:
 
 def _bare_type(reply: Reply) -> str:
     return reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
-def _media_type(reply: Reply, where: str) -> str:
-    """The manifest's type: what its bytes say, and what the registry says where they don't.
-
-    The bytes are what the digest vouches for. Where both speak and differ, one reader would take an index
-    for a manifest where another does not (CVE-2021-41190), so it is refused.
-    """
-    said = _bare_type(reply)
-    own = _json_object(reply.data, where).get("mediaType")
-    known = MANIFEST_TYPES | INDEX_TYPES
-    if own is not None and said in known and own != said:
-        raise ImageMismatch(
-            "a manifest is of one type and sent as another", where=where, expected=str(own)[:100], found=said
-        )
-    media_type = own if own is not None else said
-    if media_type not in known:
-        raise ImageMismatch(
-            "this is not an image that can be read",
-            where=where,
-            expected="an OCI or Docker schema 2 manifest or index",
-            found=str(media_type)[:100] or "no media type",
-            hint="Docker schema 1 images are too old: push them again with a current tool",
-        )
-    return str(media_type)
-
-
-def _json_object(data: bytes, where: str) -> Mapping[str, object]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ImageMismatch("this is not a JSON object", where=where, hint="is this a registry?")
-    return value

@@ -1,0 +1,44 @@
+"""From a reference to the place it names: a repository of a registry, or a layout on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.image.layout import Layout, SparseLayout
+from builder.image.reference import LayoutReference, Reference
+
+if TYPE_CHECKING:
+    from builder.image.model import ImageSink, ImageSource
+    from builder.image.registry import Network
+
+
+def open_source(location: Reference | LayoutReference, network: Network) -> ImageSource:
+    """Where the image is read from. Nothing is asked of it yet."""
+    if isinstance(location, LayoutReference):
+        return Layout(location.path)
+    return network.repository(location)
+
+
+def open_sink(
+    location: Reference | LayoutReference, network: Network, *, layout: type[Layout] = SparseLayout
+) -> ImageSink:
+    """Where the image is written to. Nothing is written yet.
+
+    Args:
+        layout: for a layout: :class:`SparseLayout` leaves the base's layers where they are, :class:`Layout`
+            brings them along.
+    """
+    if isinstance(location, LayoutReference):
+        return layout(location.path)
+    return network.repository(location)
+
+
+def identifier_of(location: Reference | LayoutReference) -> str:
+    """The digest or tag to ask the place for; for a layout that holds one image, neither need be given.
+
+    Raises:
+        ImageMismatch: the layout holds no image, or several.
+    """
+    if isinstance(location, LayoutReference):
+        return location.identifier or Layout(location.path).only_image().digest
+    return location.identifier
