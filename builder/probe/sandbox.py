@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import builder.probe.devices  # noqa: F401 - probes import it, and the walls keep it out once they are up
 from builder.probe.harness import Answer, ask, unknown
 from builder.probe.messages import Channel
 
