@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -144,14 +145,19 @@ def module_name(path: str) -> str:
     return path.removeprefix("python/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@functools.lru_cache(maxsize=256)
+def _parsed(path: str, data: bytes) -> ast.Module:
+    return ast.parse(data, path)
+
+
 def parse(tree: Tree, path: str) -> ast.Module:
-    """The syntax tree of a file.
+    """The syntax tree of a file: the same one each time, so it is for reading.
 
     Raises:
         CannotTell: the file is not there, or this Python cannot parse it.
     """
     try:
-        return ast.parse(tree.read(path), path)
+        return _parsed(path, tree.read(path))
     except KeyError:
         raise CannotTell(f"{path} is not in the tree") from None
     except (SyntaxError, ValueError) as error:
