@@ -159,7 +159,21 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+    if not hasattr(report, "wasxfail"):
+        fail_instead_of_skipping(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_instead_of_skipping(report)
+    return report
+
+
+def fail_instead_of_skipping(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if IN_CI and report.skipped:
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be: {report.longrepr}"
-    return report

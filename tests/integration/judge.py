@@ -65,11 +65,9 @@ def series_of(overlay: str) -> list[Path]:
     patches = yaml.safe_load((ROOT / "overlays" / f"{overlay}.yaml").read_text())["patches"]
     directory = ROOT / "patches" / patches["series"]
     lines = (directory / "series").read_text().splitlines()
-    names = [name for line in lines if (name := line.partition("#")[0].strip())]
-    only, left_out = patches.get("only"), patches.get("except", ())
-    stems = {name: name.removesuffix(".patch") for name in names}
-    chosen = [n for n in names if (not only or {n, stems[n]} & {*only}) and not {n, stems[n]} & {*left_out}]
-    return [directory / name for name in chosen]
+    names = [name.removesuffix(".patch") for line in lines if (name := line.partition("#")[0].strip())]
+    only, left_out = patches.get("only") or names, patches.get("except") or []
+    return [directory / f"{name}.patch" for name in names if name in only and name not in left_out]
 
 
 def in_image(path: str) -> str:
