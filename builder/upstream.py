@@ -99,7 +99,7 @@ class Upstream:
             inner = {path: rest for path in paths if (rest := _inside(mount, path)) is not None}
             entries = mount.store.entries(mount.commit, inner.values()) if inner else {}
             if mount.partial:
-                _fetch_blobs(mount.store, [entry.blob for entry in entries.values()])
+                fetch_blobs(mount.store, [entry.blob for entry in entries.values()])
             blobs = mount.store.blobs(entry.blob for entry in entries.values())
             found |= {
                 path: SourceFile(entries[rest].mode, blobs[entries[rest].blob])
@@ -427,7 +427,7 @@ def _fetch_error(address: str, commit: str, error: GitError) -> InvalidInput | U
     )
 
 
-def _fetch_blobs(store: GitStore, blobs: Sequence[str]) -> None:
+def fetch_blobs(store: GitStore, blobs: Sequence[str]) -> None:
     """Bring blobs into a partial clone in one request, unless this very set was brought before."""
     wanted = sorted(set(blobs))
     if not wanted:
