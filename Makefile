@@ -34,7 +34,7 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 
 types: $(DEV)
-	$(BIN)/mypy --strict builder
+	$(BIN)/mypy --strict builder benchmarks
 
 unit: $(DEV)
 	$(PYTEST) tests/unit

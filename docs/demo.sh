@@ -1,17 +1,13 @@
 #!/bin/sh
-# The main job from nothing: a small base image out of the SGLang wheel, then the overlay built on it.
+# The main job from nothing: a small base image made of the SGLang wheel, then an overlay built on it.
+# Run by `make demo`; everything it makes is in .demo.
 set -eu
-out=.demo
-base=sglang==0.5.20
-name=glm53-flash-gb10
 
-say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
+show() {
+    printf '\n$ %s\n' "$*" >&2
+    "$@"
+}
 
-say overlay base wheel "$base" --output "oci:$out/base"
-overlay base wheel "$base" --output "oci:$out/base"
-digest=$(python -c 'import json,sys; print(json.load(open(sys.argv[1]))["manifests"][0]["digest"])' "$out/base/index.json")
-
-say overlay build "$name" --base "oci:$out/base@$digest" --output "oci:$out/image"
-overlay build "$name" --base "oci:$out/base@$digest" --output "oci:$out/image"
-
-printf '\nThe base is in %s/base, the image in %s/image.\n' "$out" "$out"
+base=$(show overlay base wheel sglang==0.5.20 --output oci:.demo/base)
+echo "$base"
+show overlay build glm53-flash-gb10 --base "$base" --platform linux/arm64 --output oci:.demo/image

@@ -37,13 +37,14 @@ DOCKER_CLIENT = "OVERLAY_TEST_DOCKER_CLIENT"  # a client that can build with Bui
 PRIVATE_ENGINE = "OVERLAY_TEST_PRIVATE_ENGINE"  # set to 1 to be given an engine that nobody else uses
 
 # Debian's package for each program. podman is left out: buildah pulls with the same library and is smaller.
-# faketime runs a build under another clock.
+# faketime runs a build under another clock; openssl makes certificates for registries of the tests.
 PACKAGES = {
     "dockerd": "docker.io",
     "docker-registry": "docker-registry",
     "skopeo": "skopeo",
     "buildah": "buildah",
     "faketime": "faketime",
+    "openssl": "openssl",
 }
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
@@ -96,7 +97,8 @@ def start_services(state: Path, running: ExitStack) -> tuple[dict[str, str], lis
         environment[DOCKER_HOST] = engine
     except MissingError as reason:
         missing.append(str(reason))
-    missing += [f"no {name}" for name in ("skopeo", "buildah", "faketime") if not find_program(name)]
+    programs = ("skopeo", "buildah", "faketime", "openssl")
+    missing += [f"no {name}" for name in programs if not find_program(name)]
     return environment, missing
 
 
