@@ -152,7 +152,7 @@ def run_git(
         ) from error
     if done.returncode:
         raise GitError(arguments, done.returncode, done.stderr.decode(errors="replace"))
-    return done.stdout
+    return bytes(done.stdout)
 
 
 class GitStore:

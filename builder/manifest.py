@@ -1,4 +1,4 @@
-"""The applied-patch manifest: what is in an image beyond its base, as canonical JSON (docs/manifest.schema.json)."""
+"""The applied-patch manifest: what is in an image beyond its base (docs/manifest.schema.json)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RootRecord(_Model):
 class Manifest(_Model):
     """The applied-patch manifest."""
 
-    schema_version: Literal[1] = MANIFEST_SCHEMA
+    schema_version: Literal[1] = 1
     tool: str
     overlay: OverlayRecord
     base: BaseRecord

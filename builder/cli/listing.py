@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ from builder.spec import read_spec
 def command(root: Path | None, as_json: bool) -> None:
     """The overlays there are: name, version, upstream release, patches and hardware."""
     home = find_root(root)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in home.names():
         spec = read_spec(home.spec_path(name))
         listed = read_series_file(home.patches / spec.patches.series)

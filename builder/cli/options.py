@@ -13,7 +13,7 @@ root_option = click.option(
     "--root",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="OVERLAY_ROOT",
-    help="Directory with overlays/, patches/ and Dockerfile.in (default: this checkout, else the installed ones).",
+    help="Directory with overlays/ and patches/ (default: this checkout, else the installed ones).",
 )
 
 

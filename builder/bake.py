@@ -1,0 +1,370 @@
+"""From a patched tree to an image: the Dockerfile, the one layer, the manifest, the labels.
+
+Nothing here reads or writes anything but values; :mod:`builder.build` brings them and stores the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from builder import __version__
+from builder.apply import AppliedSeries, SourceFile
+from builder.base import Base, DirectoryFact, Facts
+from builder.dockerfile import Recipe, parse_dockerfile
+from builder.errors import InvalidInput
+from builder.image.append import NewImage, append, timestamp
+from builder.image.layer import (
+    Layer,
+    LayerDirectory,
+    LayerEntry,
+    LayerFile,
+    Whiteout,
+    build_layer,
+    layer_media_type,
+    parent_directories,
+)
+from builder.image.model import canonical_json, sha256_digest
+from builder.manifest import (
+    MANIFEST_PATH,
+    MANIFEST_SCHEMA,
+    BaseRecord,
+    Manifest,
+    OverlayRecord,
+    RootRecord,
+    UpstreamRecord,
+    patch_record,
+)
+from builder.spec import Spec
+from builder.template import render_template
+
+LABEL = "dev.sglang-overlay"
+OCI = "org.opencontainers.image"
+
+
+@dataclass(frozen=True)
+class BakedFile:
+    """A file that goes into the image: its place in the build context and in the image."""
+
+    context: str
+    image_path: str
+    data: bytes = field(repr=False)
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will be in an image beyond its base.
+
+    Args:
+        base, facts: the base and what is known of it.
+        manifest: the applied-patch manifest.
+        files: what is copied in, sorted by path.
+        removed: paths of the base that the series deletes.
+        dockerfile: the rendered recipe.
+        labels, environment: what it sets.
+        created: seconds since 1970.
+    """
+
+    base: Base
+    facts: Facts
+    manifest: Manifest
+    files: tuple[BakedFile, ...]
+    removed: tuple[str, ...]
+    dockerfile: str
+    labels: Mapping[str, str]
+    environment: Mapping[str, str]
+    created: int
+
+
+def make_plan(
+    spec: Spec,
+    applied: AppliedSeries,
+    base: Base,
+    facts: Facts,
+    *,
+    template: Path,
+    patch_ids: Mapping[str, str],
+    probes: Mapping[str, str],
+    created: int,
+) -> Plan:
+    """Plan an image.
+
+    Args:
+        spec: the overlay.
+        applied: its series, applied.
+        base, facts: the base; its pre-images were checked.
+        template: ``Dockerfile.in``.
+        patch_ids: stable patch-ids, by patch.
+        probes: what each patch's probe said, by patch.
+        created: the time of everything new, in seconds since 1970.
+
+    Raises:
+        InvalidInput: the template cannot be rendered.
+    """
+    files = _post_images(applied, facts)
+    modes = {path: f"{file.mode:04o}" for path, file in files.items()}
+    image_paths = {path: "/" + fact.image_path for path, fact in facts.files.items()}
+    manifest = _manifest(spec, applied, base, facts, patch_ids, probes, image_paths, modes)
+    record = _context_file(MANIFEST_PATH.lstrip("/"), manifest.as_bytes(), 0o644, 0, 0)
+    empty = [_context_file(path, b"", fact.mode, fact.uid, fact.gid) for path, fact in facts.bytecode.items()]
+    baked = tuple(sorted([*files.values(), *empty, record], key=lambda file: file.image_path))
+    labels = _labels(spec, applied, base, manifest, template, created)
+    values = {
+        "overlay": {"name": spec.name, "version": spec.version, "summary": spec.summary},
+        "base": {
+            "reference": base.reference,
+            "name": base.name,
+            "digest": base.manifest.digest,
+            "platform": str(base.platform),
+        },
+        "upstream": spec.upstream.model_dump(mode="json", include={"repository", "release", "commit"}),
+        "patches": [{"name": patch.name, "subject": patch.subject} for patch in applied.series.patches],
+        "copies": _copies(baked),
+        "environment": dict(spec.environment),
+        "labels": labels,
+    }
+    dockerfile = render_template(template, values)
+    removed = tuple(
+        sorted(
+            facts.files[path].image_path
+            for path, source in applied.after.items()
+            if source is None and applied.before[path] is not None
+        )
+    )
+    return Plan(base, facts, manifest, baked, removed, dockerfile, labels, spec.environment, created)
+
+
+def bake(plan: Plan) -> tuple[NewImage, Layer]:
+    """Bake a plan with the embedded engine: follow its Dockerfile, make one layer, append it to the base.
+
+    Raises:
+        InvalidInput: the Dockerfile asks for what only a Docker Engine can do.
+        ImageMismatch: the base contradicts itself or has no room for a layer.
+    """
+    recipe = parse_dockerfile(plan.dockerfile)
+    if recipe.base != plan.base.reference:
+        raise InvalidInput(
+            "Dockerfile is not FROM the pinned base",
+            where="Dockerfile",
+            expected=plan.base.reference,
+            found=recipe.base,
+        )
+    entries = _copied(recipe, plan)
+    entries += [Whiteout(path) for path in plan.removed]
+    entries += _parents(entries, plan.facts.directories)
+    layer = build_layer(
+        entries, mtime=plan.created, media_type=layer_media_type(plan.base.manifest.media_type)
+    )
+    overlay = plan.manifest.overlay
+    image = append(
+        plan.base.manifest,
+        plan.base.config,
+        layer,
+        created=plan.created,
+        created_by=f"overlay build {overlay.name} {overlay.version}",
+        labels=recipe.labels,
+        env=recipe.environment,
+        annotations=plan.labels,
+    )
+    return image, layer
+
+
+def tag_of(template: str, spec: Spec, patchset: str) -> str:
+    """A tag from ``--tag-template``; ``{release} {name} {version} {patchset}`` are what it may use.
+
+    Raises:
+        InvalidInput: it uses another name, or what comes out is no tag.
+    """
+    from builder.image.reference import is_tag
+
+    values = {
+        "release": spec.upstream.release,
+        "name": spec.name,
+        "version": spec.version,
+        "patchset": patchset.removeprefix("sha256:")[:12],
+    }
+    tag = template
+    for key, value in values.items():
+        tag = tag.replace("{" + key + "}", value)
+    if not is_tag(tag):
+        raise InvalidInput(
+            "tag template gives no tag",
+            where=f"--tag-template {template}",
+            expected="at most 128 letters, digits and . _ -; {" + "} {".join(values) + "} are filled in",
+            found=tag,
+        )
+    return tag
+
+
+def inputs_digest(spec: Spec, applied: AppliedSeries, base_digest: str, template: Path) -> str:
+    """One digest of everything an image is made from: spec, series, template, base, and the tool's schema."""
+    said = spec.model_dump(mode="json", by_alias=True, exclude={"base": {"index", "platforms"}})
+    value = {
+        "schema": MANIFEST_SCHEMA,
+        "tool": __version__,
+        "spec": said,
+        "patchset": applied.series.digest,
+        "base": base_digest,
+        "template": hashlib.sha256(template.read_bytes()).hexdigest(),
+    }
+    return sha256_digest(canonical_json(value))
+
+
+def _post_images(applied: AppliedSeries, facts: Facts) -> dict[str, BakedFile]:
+    """Every file the series leaves changed, with the base's mode and owner, by upstream path."""
+    files = {}
+    for path, after in applied.after.items():
+        if after is None or after == applied.before[path]:
+            continue
+        fact = facts.files[path]
+        mode = _mode(fact.mode, applied.before[path], after)
+        files[path] = _context_file(fact.image_path, after.data, mode, fact.uid, fact.gid)
+    return files
+
+
+def _mode(base_mode: int, before: SourceFile | None, after: SourceFile) -> int:
+    """The base file's bits; a patch that changes the mode sets or clears the executable ones."""
+    if before is None:
+        return 0o755 if after.mode == "100755" else 0o644
+    if before.mode == after.mode:
+        return base_mode
+    return base_mode | 0o111 if after.mode == "100755" else base_mode & ~0o111
+
+
+def _context_file(image_path: str, data: bytes, mode: int, uid: int, gid: int) -> BakedFile:
+    return BakedFile(f"files/{image_path}", image_path, data, mode, uid, gid)
+
+
+def _copies(files: Sequence[BakedFile]) -> list[dict[str, Any]]:
+    """One COPY a directory and owner: an explicit file list leaves the directories' own modes alone."""
+    groups: dict[tuple[str, int, int], list[str]] = {}
+    for file in files:
+        directory = "/" + str(PurePosixPath(file.image_path).parent) + "/"
+        groups.setdefault((directory, file.uid, file.gid), []).append(file.context)
+    return [
+        {"directory": directory, "uid": uid, "gid": gid, "sources": sources}
+        for (directory, uid, gid), sources in groups.items()
+    ]
+
+
+def _copied(recipe: Recipe, plan: Plan) -> list[LayerEntry]:
+    """What the Dockerfile's COPY lines bring from the context, at their modes."""
+    context = {file.context: file for file in plan.files}
+    entries: dict[str, LayerEntry] = {}
+    for copy in recipe.copies:
+        for source in copy.sources:
+            if source not in context:
+                raise InvalidInput(
+                    "Dockerfile copies what is not in the build context",
+                    where=f"Dockerfile, line {copy.line}",
+                    found=source,
+                    hint="the context holds the patched files and the manifest; see --dry-run",
+                )
+            file = context[source]
+            path = copy.destination.lstrip("/")
+            if path.endswith("/") or not path:
+                path += PurePosixPath(source).name
+            entries[path] = LayerFile(path, file.data, file.mode, copy.uid, copy.gid)
+    missing = [file.image_path for file in plan.files if file.image_path not in entries]
+    if missing:
+        raise InvalidInput(
+            "Dockerfile does not copy every patched file to its place",
+            where="Dockerfile",
+            expected="COPY of each file",
+            found=f"none of /{missing[0]}",
+            hint="the template must loop over copies, as the one that is shipped does",
+        )
+    return list(entries.values())
+
+
+def _parents(entries: Sequence[LayerEntry], known: Mapping[str, DirectoryFact]) -> list[LayerEntry]:
+    """The directories above, as the base has them; new ones are root's."""
+    parents: list[LayerEntry] = []
+    for path in parent_directories(entry.path for entry in entries):
+        fact = known.get(path)
+        parents.append(
+            LayerDirectory(path)
+            if fact is None
+            else LayerDirectory(path, fact.mode, fact.uid, fact.gid, fact.mtime)
+        )
+    return parents
+
+
+def _manifest(
+    spec: Spec,
+    applied: AppliedSeries,
+    base: Base,
+    facts: Facts,
+    patch_ids: Mapping[str, str],
+    probes: Mapping[str, str],
+    image_paths: dict[str, str],
+    modes: dict[str, str],
+) -> Manifest:
+    for report in applied.reports:
+        for change in report.files:
+            # A file that a later patch deletes has no mode in the image; its own step still had one.
+            modes.setdefault(change.path, "0644")
+    return Manifest(
+        tool=f"sglang-overlay {__version__}",
+        overlay=OverlayRecord(name=spec.name, version=spec.version, summary=spec.summary),
+        base=BaseRecord(
+            ref=base.name, index=base.index, digest=base.manifest.digest, platform=str(base.platform)
+        ),
+        upstream=UpstreamRecord(
+            repository=spec.upstream.repository,
+            release=spec.upstream.release,
+            commit=spec.upstream.commit,
+            tree=applied.tree,
+        ),
+        patched_tree=applied.patched_tree,
+        patchset=applied.series.digest,
+        roots=tuple(
+            RootRecord(
+                path=r.path, image_path="/" + r.image_path, distribution=r.distribution, version=r.version
+            )
+            for r in facts.roots
+        ),
+        patches=tuple(
+            patch_record(
+                report,
+                patch_ids[report.patch.name],
+                probes.get(report.patch.name, "none"),
+                image_paths,
+                modes,
+            )
+            for report in applied.reports
+        ),
+        bytecode=tuple("/" + path for path in sorted(facts.bytecode)),
+    )
+
+
+def _labels(
+    spec: Spec, applied: AppliedSeries, base: Base, manifest: Manifest, template: Path, created: int
+) -> dict[str, str]:
+    """Labels of the config, and annotations of the manifest where its family has them."""
+    labels = {
+        f"{OCI}.base.name": base.name,
+        f"{OCI}.base.digest": base.manifest.digest,
+        f"{OCI}.source": spec.upstream.repository,
+        f"{OCI}.version": f"{spec.upstream.release}-{spec.name}-{spec.version}",
+        f"{OCI}.created": timestamp(created),
+        f"{LABEL}.name": spec.name,
+        f"{LABEL}.patches": " ".join(applied.series.names),
+        f"{LABEL}.patchset": applied.series.digest,
+        f"{LABEL}.manifest": manifest.digest,
+        f"{LABEL}.inputs": inputs_digest(spec, applied, base.manifest.digest, template),
+    }
+    if spec.upstream.commit:
+        labels[f"{OCI}.revision"] = spec.upstream.commit
+    if spec.hardware:
+        labels[f"{LABEL}.hardware"] = " ".join(spec.hardware)
+    if spec.arguments:
+        labels[f"{LABEL}.arguments"] = json.dumps(spec.arguments, sort_keys=True, separators=(",", ":"))
+    return dict(sorted(labels.items()))

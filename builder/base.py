@@ -1,0 +1,469 @@
+"""The base image: chosen by digest and platform, and what its own layers say of the files to be patched.
+
+What was verified is a value (:class:`Facts`) that goes into the lock under the base's digest: the next
+build, on any machine, asks for no layer at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.apply import SourceFile
+from builder.errors import ImageMismatch, InvalidInput, UsageError
+from builder.image.append import base_config, base_layers, diff_ids, environment_of, platform_of
+from builder.image.index import index_images
+from builder.image.layer import bytecode_paths, parent_directories
+from builder.image.layerindex import LayerIndex, cached_index, index_layer, read_files
+from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
+from builder.image.reference import LayoutReference, Reference, parse_location
+from builder.image.rootfs import RootFS
+from builder.manifest import MANIFEST_PATH
+from builder.roots import find_roots
+from builder.spec import BaseSpec
+
+ByteProgress = Callable[[str, int], Callable[[int], None]]
+
+
+@dataclass(frozen=True)
+class Base:
+    """One platform's base image.
+
+    Args:
+        source: where its blobs are read from.
+        location: its repository or layout, without tag and digest.
+        index: digest of the index it was chosen from; None when it was named itself.
+        manifest: its platform manifest, as stored.
+        config: its config, as stored.
+        platform: what its config says it is for.
+    """
+
+    source: ImageSource
+    location: Reference | LayoutReference
+    index: str | None
+    manifest: RawManifest
+    config: bytes = field(repr=False)
+    platform: Platform
+
+    @property
+    def name(self) -> str:
+        """The repository as records name it; a layout's path is its machine's own and is left out."""
+        return self.location.name if isinstance(self.location, Reference) else "oci-layout"
+
+    @property
+    def reference(self) -> str:
+        """How ``FROM`` names it: by digest, never by tag."""
+        return f"{self.name}@{self.manifest.digest}"
+
+
+@dataclass(frozen=True)
+class RootFact:
+    """Where a package of the upstream is in the image (paths without a leading slash)."""
+
+    path: str
+    image_path: str
+    distribution: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class FileFact:
+    """A file of the image: real path, git blob id (None: no such file), permission bits and owner."""
+
+    image_path: str
+    blob: str | None
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+
+
+@dataclass(frozen=True)
+class DirectoryFact:
+    """A directory of the image: permission bits, owner, and modification time in seconds since 1970."""
+
+    mode: int
+    uid: int
+    gid: int
+    mtime: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the layers of one base say of what a series touches.
+
+    Args:
+        python: cache tag of the image's Python, such as ``cpython-312``; None when there is none.
+        roots: where each package is.
+        files: by upstream path.
+        directories: the parents of everything that will be written, by path in the image.
+        bytecode: compiled files of modules that will be patched, by path in the image.
+        warnings: what a person should know, such as a second copy of SGLang.
+    """
+
+    python: str | None
+    roots: tuple[RootFact, ...]
+    files: Mapping[str, FileFact]
+    directories: Mapping[str, DirectoryFact]
+    bytecode: Mapping[str, FileFact]
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For the lock."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Facts | None:
+        """From the lock; None when the entry is not of this shape (it is then verified anew)."""
+        try:
+            return cls(
+                python=value["python"],
+                roots=tuple(RootFact(**entry) for entry in value["roots"]),
+                files={path: FileFact(**entry) for path, entry in value["files"].items()},
+                directories={path: DirectoryFact(**entry) for path, entry in value["directories"].items()},
+                bytecode={path: FileFact(**entry) for path, entry in value["bytecode"].items()},
+                warnings=tuple(value["warnings"]),
+            )
+        except (KeyError, TypeError, AttributeError):
+            return None
+
+    def covers(self, paths: Collection[str]) -> bool:
+        """Whether every path was looked up."""
+        return all(path in self.files for path in paths)
+
+
+# --- which image --------------------------------------------------------------------------------------------
+
+
+def base_location(text: str | None, spec: BaseSpec) -> Reference | LayoutReference:
+    """What ``--base`` names, always with a digest.
+
+    Args:
+        text: ``sha256:…`` (of the spec's image), ``IMAGE@sha256:…``, ``IMAGE:TAG@sha256:…`` or
+            ``oci:DIR@sha256:…``; None for the spec's own pin.
+        spec: the spec's ``base``.
+
+    Raises:
+        InvalidInput: a bare tag, with the command that pins it; or no reference at all.
+    """
+    if text is None:
+        pinned = spec.index or next((digest for digest in spec.platforms.values() if digest), None)
+        if pinned is None:
+            raise InvalidInput(
+                "spec pins no base",
+                where="base.index",
+                hint=f"pin one: overlay pin NAME --base {spec.image}:TAG",
+            )
+        text = pinned
+    if is_digest(text):
+        text = f"{spec.image.split('@')[0]}@{text}"
+    location = parse_location(text)
+    if location.digest is None:
+        raise InvalidInput(
+            "a tag can move: the base is named by digest",
+            where=text,
+            expected=f"{text}@sha256:…",
+            hint=f"pin it first: overlay pin NAME --base {text}",
+        )
+    return location
+
+
+def resolve_bases(
+    location: Reference | LayoutReference, source: ImageSource, spec: BaseSpec, platforms: Sequence[Platform]
+) -> list[Base]:
+    """The platform images that a digest stands for.
+
+    Args:
+        location: with a digest.
+        source: the repository or layout it names.
+        spec: the spec's ``base``; its platforms serve where none is asked for and the index is its own.
+        platforms: what ``--platform`` asks for; none means the only one, or the spec's.
+
+    Raises:
+        ImageMismatch: no such digest, or no image for a platform; says which there are.
+        UsageError: the index has several platforms, and nobody chose.
+    """
+    manifest = source.get_manifest(location.digest or "")
+    if not manifest.is_index:
+        base = _read_base(location, source, manifest, _index_of(location, spec))
+        if platforms and platforms != [base.platform]:
+            raise ImageMismatch(
+                "the digest is of one platform's image, and of another than asked for",
+                where=str(location),
+                expected=", ".join(map(str, platforms)),
+                found=str(base.platform),
+                hint="name the digest of the image index, or of that platform's image",
+            )
+        return [base]
+    there = {child.platform: child for child in index_images(manifest) if child.platform is not None}
+    chosen = list(platforms) or _default_platforms(location, spec, there)
+    missing = [platform for platform in chosen if platform not in there]
+    if missing:
+        raise ImageMismatch(
+            "the image index has no image for the platform",
+            where=str(location),
+            expected=", ".join(map(str, missing)),
+            found=", ".join(map(str, there)) or "no images",
+        )
+    return [
+        _read_base(location, source, source.get_manifest(there[platform].digest), location.digest)
+        for platform in chosen
+    ]
+
+
+def _default_platforms(
+    location: Reference | LayoutReference, spec: BaseSpec, there: Mapping[Platform, Descriptor]
+) -> list[Platform]:
+    if len(there) == 1:
+        return list(there)
+    if location.digest == spec.index and spec.platforms:
+        return [Platform.parse(name) for name in spec.platforms]
+    raise UsageError(
+        "the image index has several platforms: choose",
+        where=str(location),
+        found=", ".join(map(str, there)),
+        hint=" ".join(f"--platform {platform}" for platform in there),
+    )
+
+
+def _index_of(location: Reference | LayoutReference, spec: BaseSpec) -> str | None:
+    """The spec's index, when the spec says that this platform image is one of its children."""
+    return spec.index if location.digest in spec.platforms.values() else None
+
+
+def _read_base(
+    location: Reference | LayoutReference, source: ImageSource, manifest: RawManifest, index: str | None
+) -> Base:
+    config = source.read_blob(base_config(manifest))
+    where = location.with_digest(manifest.digest)
+    bare = (
+        Reference(where.registry, where.repository)
+        if isinstance(where, Reference)
+        else LayoutReference(where.path)
+    )
+    return Base(source, bare, index, manifest, config, platform_of(config))
+
+
+# --- what is in it ------------------------------------------------------------------------------------------
+
+
+def lookup_facts(
+    base: Base,
+    paths: Collection[str],
+    *,
+    known: Facts | None,
+    cache: Path,
+    roots: Mapping[str, str],
+    progress: ByteProgress,
+) -> Facts:
+    """Look up every path in the base: in what is known of it already, else in its layers.
+
+    Args:
+        base: the base image.
+        paths: upstream paths.
+        known: from the lock, for this base's digest.
+        cache: where layer indexes are kept.
+        roots: upstream path → path in the image or ``auto``, from the spec.
+        progress: makes a byte counter for a layer that is read.
+
+    Raises:
+        ImageMismatch: no Python of the image imports the package; or a layer is not what its digest says.
+        InvalidInput: a path is below no root.
+    """
+    for path in paths:
+        _root_of(path, roots)
+    if known is not None and known.covers(paths) and {root.path for root in known.roots} == set(roots):
+        return known
+    return _read_facts(base, paths, RootFS(layer_indexes(base, cache, progress)), roots)
+
+
+def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[LayerIndex]:
+    """An index of each of the base's layers, lowest first; a layer is read once in its life."""
+    indexes = []
+    for descriptor, diff_id in zip(base_layers(base.manifest), diff_ids(base.config), strict=True):
+        index = cached_index(cache / "layers", diff_id)
+        if index is None:
+            count = progress(f"reading layer {descriptor.digest[7:19]}", descriptor.size)
+            with base.source.open_blob(descriptor) as chunks:
+                counted = _counted(chunks, count)
+                index = index_layer(counted, descriptor, cache_dir=cache / "layers", diff_id=diff_id)
+        indexes.append(index)
+    return indexes
+
+
+def check_pre_images(
+    base: Base, facts: Facts, before: Mapping[str, SourceFile | None], *, cache: Path, progress: ByteProgress
+) -> None:
+    """Every file to be patched must be, in the base, the pinned pre-image.
+
+    Args:
+        base, facts: the base, and what is known of it.
+        before: the touched files of the pinned upstream; None where there is none.
+        cache, progress: to read a differing file for the diff that is shown.
+
+    Raises:
+        ImageMismatch: naming each file, the expected and the found blob, and showing the diff.
+    """
+    wrong = [
+        path
+        for path, source in before.items()
+        if facts.files[path].blob != (None if source is None else source.blob)
+    ]
+    if not wrong:
+        return
+    found = _read_back(
+        base, [facts.files[path].image_path for path in wrong if facts.files[path].blob], cache, progress
+    )
+    shown = [_difference(path, facts.files[path], before[path], found) for path in wrong]
+    first = wrong[0]
+    source = before[first]
+    raise ImageMismatch(
+        f"{len(wrong)} file{'s' * (len(wrong) > 1)} of the base "
+        + ("is" if len(wrong) == 1 else "are")
+        + " not what the series was made for; nothing was written",
+        where=f"{base.name}@{base.manifest.digest[:19]}…: /{facts.files[first].image_path} ({first})",
+        expected=f"blob {source.blob}" if source else "no such file",
+        found=f"blob {facts.files[first].blob}" if facts.files[first].blob else "no such file",
+        hint="take the base of the overlay's own release, or carry the series over: overlay rebase",
+        details="\n".join(shown),
+        facts={
+            "files": [
+                {
+                    "path": path,
+                    "image_path": "/" + facts.files[path].image_path,
+                    "expected": None if (wanted := before[path]) is None else wanted.blob,
+                    "found": facts.files[path].blob,
+                }
+                for path in wrong
+            ]
+        },
+    )
+
+
+def _counted(chunks: Iterator[bytes], count: Callable[[int], None]) -> Iterator[bytes]:
+    for chunk in chunks:
+        count(len(chunk))
+        yield chunk
+
+
+def _root_of(path: str, roots: Mapping[str, str]) -> str:
+    """The longest root above an upstream path."""
+    above = [root for root in roots if path == root or path.startswith(root + "/")]
+    if not above:
+        raise InvalidInput(
+            "a patch touches a path that is nowhere in the image",
+            where=path,
+            expected=f"a path below {', '.join(roots)}",
+            hint="name its place under base.roots in the spec, or leave it out with patches.drop",
+        )
+    return max(above, key=len)
+
+
+def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[str, str]) -> Facts:
+    facts: list[RootFact] = []
+    warnings: list[str] = []
+    python: str | None = None
+    for root, place in roots.items():
+        package = root.rsplit("/", 1)[-1]
+        found = find_roots(fs, environment_of(base.config), package)
+        python = python or found.python.cache_tag
+        chosen = found.chosen
+        if place != "auto" and place.strip("/") != chosen.path:
+            warnings.append(
+                f"the spec puts {root} at {place}; the image's Python imports it from /{chosen.path}"
+            )
+        for other in found.others:
+            warnings.append(f"{package} is in the image twice: /{other.path} is not imported and not patched")
+        where = chosen.path if place == "auto" else place.strip("/")
+        facts.append(RootFact(root, where, chosen.distribution, chosen.version))
+    files = {path: _file_fact(path, facts, fs) for path in sorted(paths)}
+    written = [fact.image_path for fact in files.values()] + [MANIFEST_PATH.lstrip("/")]
+    bytecode = _bytecode(files.values(), python, fs)
+    return Facts(
+        python, tuple(facts), files, _directories([*written, *bytecode], fs), bytecode, tuple(warnings)
+    )
+
+
+def _file_fact(path: str, roots: Sequence[RootFact], fs: RootFS) -> FileFact:
+    root = max((r for r in roots if path.startswith(r.path + "/")), key=lambda r: len(r.path))
+    image_path = root.image_path + path[len(root.path) :]
+    found = fs.lookup(image_path)
+    if found is None:
+        return FileFact(_real_path_of_new(image_path, fs), None)
+    if not found.is_file or found.blob is None:
+        raise ImageMismatch(
+            "a file to be patched is no regular file of a sensible size",
+            where="/" + image_path,
+            found=f"{found.kind.value}, {found.size} bytes",
+        )
+    return FileFact(found.path, found.blob, found.mode, found.uid, found.gid)
+
+
+def _real_path_of_new(image_path: str, fs: RootFS) -> str:
+    """Where a file that is not there would be written: its nearest existing parent, links followed."""
+    parent, _, name = image_path.rpartition("/")
+    if not parent:
+        return image_path
+    real = fs.lookup(parent)
+    return f"{real.path if real else _real_path_of_new(parent, fs)}/{name}"
+
+
+def _bytecode(files: Collection[FileFact], python: str | None, fs: RootFS) -> dict[str, FileFact]:
+    """The compiled files that the base has of modules to be patched."""
+    found = {}
+    for fact in files:
+        for path in bytecode_paths(fact.image_path, python) if python else []:
+            there = fs.lookup(path)
+            if there is not None and there.is_file:
+                found[there.path] = FileFact(there.path, there.blob, there.mode, there.uid, there.gid)
+    return found
+
+
+def _directories(written: Collection[str], fs: RootFS) -> dict[str, DirectoryFact]:
+    found = {}
+    for path in parent_directories(written):
+        there = fs.lookup(path)
+        if there is not None:
+            found[path] = DirectoryFact(there.mode, there.uid, there.gid, there.mtime)
+    return found
+
+
+def _read_back(
+    base: Base, image_paths: Sequence[str], cache: Path, progress: ByteProgress
+) -> dict[str, bytes]:
+    """The bytes of a few files of the base, for showing how they differ."""
+    fs = RootFS(layer_indexes(base, cache, progress))
+    layers = base_layers(base.manifest)
+    found: dict[str, bytes] = {}
+    for path in image_paths:
+        place = fs.lookup(path)
+        if place is None:
+            continue
+        with base.source.open_blob(layers[place.stored_layer]) as chunks:
+            read = read_files(chunks, layers[place.stored_layer], [place.stored])
+        if place.stored in read:
+            found[path] = read[place.stored]
+    return found
+
+
+def _difference(path: str, fact: FileFact, source: SourceFile | None, found: Mapping[str, bytes]) -> str:
+    """One differing file, as a diff from the pinned upstream to the image, cut to a readable length."""
+    expected = source.blob if source else "no such file"
+    found_blob = fact.blob or "no such file"
+    head = f"{path}\n  in the image: /{fact.image_path}\n  expected {expected}\n  found    {found_blob}"
+    there = found.get(fact.image_path)
+    if source is None or there is None:
+        return head
+    lines = list(
+        difflib.unified_diff(
+            source.data.decode("utf-8", "replace").splitlines(),
+            there.decode("utf-8", "replace").splitlines(),
+            "upstream/" + path,
+            "image/" + fact.image_path,
+            lineterm="",
+        )
+    )
+    more = [f"… {len(lines) - 40} more lines"] if len(lines) > 40 else []
+    return "\n".join([head, *lines[:40], *more])

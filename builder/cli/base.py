@@ -1,0 +1,102 @@
+"""``overlay base``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli.output import Progress, json_option, print_json, warn
+from builder.errors import UsageError
+from builder.image.model import Platform
+from builder.image.reference import parse_location
+from builder.root import cache_path, find_root
+from builder.spec import Wheel, read_spec
+
+
+@click.group("base")
+def command() -> None:
+    """Small base images to try and to test with."""
+
+
+@command.command("wheel", epilog="Example: overlay base wheel sglang==0.5.20 --output oci:base")
+@click.argument("requirement", metavar="REQUIREMENT")
+@click.option(
+    "--output", required=True, metavar="oci:DIR[:TAG]|REF", help="Layout or repository to write to."
+)
+@click.option(
+    "--platform", "platforms", multiple=True, metavar="OS/ARCH", default=("linux/amd64", "linux/arm64")
+)
+@click.option(
+    "--family", type=click.Choice(["oci", "docker"]), default="oci", show_default=True, help="Media types."
+)
+@click.option("--sha256", metavar="HEX", help="The wheel's SHA-256 (default: the one that a spec pins).")
+@click.option(
+    "--wheel",
+    "wheel_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The wheel, already downloaded.",
+)
+@json_option
+def wheel(
+    requirement: str,
+    output: str,
+    platforms: tuple[str, ...],
+    family: str,
+    sha256: str | None,
+    wheel_file: Path | None,
+    as_json: bool,
+) -> None:
+    """A base image with only SGLang's sources, from a release wheel: nothing in it runs.
+
+    Sources are where the real images have them, found through an editable install's .pth file.
+    """
+    from builder.image.layout import Layout
+    from builder.image.location import open_sink
+    from builder.image.registry import Network
+    from builder.upstream import download_wheel
+    from builder.wheelbase import write_wheel_base
+
+    location = parse_location(output)
+    if location.digest:
+        raise UsageError("the digest is what making the base finds out", found=output)
+    progress = Progress()
+    try:
+        path = wheel_file or download_wheel(_pinned(requirement, sha256), cache_path(), progress=progress)
+        progress(f"making a base of {path.name}")
+        with Network(warn=warn) as network:
+            sink = open_sink(location, network, layout=Layout)
+            tag = location.tag or requirement.partition("==")[2] or "latest"
+            made = write_wheel_base(
+                path, sink, platforms=[Platform.parse(text) for text in platforms], family=family, tag=tag
+            )
+    finally:
+        progress.close()
+    reference = f"{location.name}@{made.manifest.digest}"
+    if as_json:
+        print_json(
+            {
+                "reference": reference,
+                "digest": made.manifest.digest,
+                "version": made.version,
+                "images": {str(image.platform): image.digest for image in made.images},
+            }
+        )
+        return
+    click.echo(reference)
+
+
+def _pinned(requirement: str, sha256: str | None) -> Wheel:
+    """The wheel with its SHA-256: as given, else as one of the specs pins it."""
+    if sha256 is None:
+        home = find_root()
+        pins = (read_spec(home.spec_path(name)).upstream.wheel for name in home.names())
+        pinned = next((pin for pin in pins if pin is not None and pin.requirement == requirement), None)
+        if pinned is None:
+            raise UsageError(
+                "no spec pins this wheel",
+                where=requirement,
+                hint="name its SHA-256 with --sha256 (the package index shows it), or its file with --wheel",
+            )
+        return pinned
+    return Wheel(requirement=requirement, sha256=sha256)
