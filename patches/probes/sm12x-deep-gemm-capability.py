@@ -48,6 +48,8 @@ def probe(tree: Tree) -> Answer:
     hopper, blackwell = (_settings(tree, path, gpu, "installed") for gpu in (HOPPER, BLACKWELL))
     if hopper != (True, False, False, True) or blackwell != (True, True, True, False):
         return unknown(f"9.0 and 10.0 are not as known: {_shown(hopper)}; {_shown(blackwell)}")
+    if _settings(tree, path, RTX_BLACKWELL, "installed")[FLAGS.index("DEEPGEMM_BLACKWELL")]:
+        return unknown("12.0 is taken for a datacenter Blackwell with TMEM")
     differing = []
     for installed in DEEP_GEMM:
         rtx, gb10 = (_settings(tree, path, gpu, installed) for gpu in (RTX_BLACKWELL, GB10))

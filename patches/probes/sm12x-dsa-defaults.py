@@ -212,7 +212,7 @@ def probe(tree: Tree) -> Answer:
         return absent("no arguments for DSA's backends")
     if not _unmoved(tree, path):
         return unknown("the defaults of 9.0 or 10.0 are not the known ones")
-    kpool = locate(tree, KPOOL, b"def _resolve_kpool_tail_backend", "python/sglang/srt/layers/attention/")
+    kpool = locate(tree, KPOOL, b"dsa_index_kpool", "python/sglang/srt/layers/attention/")
     wrong: list[str] = []
     right: list[str] = []
     for gpu in SM12X:
@@ -224,4 +224,7 @@ def probe(tree: Tree) -> Answer:
         return defect(f"{len(wrong)} choices without SM12x kernels, e.g. {'; '.join(wrong[:3])}")
     if not right:
         return unknown("no known model gets DSA backends here")
-    return fixed(f"{len(right)} choices, all with SM12x kernels, e.g. {'; '.join(right[:3])}")
+    refused = sum("refused" in text for text in right)
+    return fixed(
+        f"{len(right)} choices, {refused} refused, none without SM12x kernels, e.g. {'; '.join(right[:3])}"
+    )
