@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import weakref
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -143,6 +144,7 @@ class GitTree:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
+            weakref.finalize(self, self._batch.communicate)
         stdin, stdout = cast("IO[bytes]", self._batch.stdin), cast("IO[bytes]", self._batch.stdout)
         stdin.write(f"{blob}\n".encode())
         stdin.flush()
@@ -177,18 +179,6 @@ class GitTree:
             ) from error
         names = (os.fsdecode(name).partition(":")[2] for name in found.split(b"\0") if name)
         return sorted(name for name in names if name.startswith(prefix) and name in self)
-
-    def close(self) -> None:
-        """End the ``git cat-file`` process."""
-        if self._batch is not None:
-            self._batch.communicate()
-            self._batch = None
-
-    def __enter__(self) -> GitTree:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _with_prefix(ordered: list[str], prefix: str) -> list[str]:

@@ -1,0 +1,114 @@
+"""``overlay probe``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from builder.cli.options import root_option
+from builder.cli.output import Progress, json_option, paint, print_json, print_table
+from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from builder.probe.matrix import Matrix
+    from builder.probe.sources import NamedTree
+
+_COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yellow"}
+
+
+@click.command(
+    "probe",
+    epilog="Examples:\n\n"
+    "\b\n"
+    "  overlay probe v0.5.17 v0.5.20 overlay:glm53-flash-gb10\n"
+    "  overlay probe ~/src/sglang --only shm-broadcast-host-ip\n"
+    "  overlay probe ~/src/sglang@main --json",
+)
+@click.argument("trees", nargs=-1, required=True, metavar="TREE|overlay:NAME|RELEASE...")
+@click.option("--only", multiple=True, metavar="PROBE", help="Run this probe alone; can be repeated.")
+@click.option("--markdown", is_flag=True, help="Print the matrix as Markdown.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=30, show_default=True, help="Seconds for one probe."
+)
+@root_option
+@json_option
+def command(
+    trees: tuple[str, ...],
+    only: tuple[str, ...],
+    markdown: bool,
+    timeout: float,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the probes: which defects does a source tree have?
+
+    A tree is a directory with python/sglang in it, DIRECTORY@REVISION of a git repository, a release, or an
+    overlay's pin with its series applied. The answers are defect, fixed, absent (the tree has no such site)
+    and unknown (with the reason).
+    """
+    from builder.probe.matrix import ask_all, find_probes
+    from builder.probe.sources import find_tree
+    from builder.root import cache_path, find_root
+
+    if as_json and markdown:
+        raise UsageError("--json and --markdown exclude each other")
+    home = find_root(root)
+    probes = find_probes(home.probes, only)
+    progress = Progress()
+    named = [find_tree(name, home, cache_path(), progress) for name in dict.fromkeys(trees)]
+    progress(f"running {len(probes)} probes on {len(named)} trees")
+    matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout)
+    progress.close()
+    if as_json:
+        print_json(matrix.as_json() | {"origins": {tree.name: tree.origin for tree in named}})
+    elif markdown:
+        _print_markdown(matrix, named)
+    else:
+        _print_text(matrix)
+
+
+def _print_text(matrix: Matrix) -> None:
+    rows = [(probe, *(matrix.answers[probe, tree].state for tree in matrix.trees)) for probe in matrix.probes]
+    print_table(("PROBE", *matrix.trees), rows)
+    for probe in matrix.probes:
+        click.echo(f"\n{paint(probe, 'bold')}")
+        for tree, state, evidence in _grouped(matrix, probe):
+            click.echo(f"  {tree}: {_painted(state)}: {evidence}")
+
+
+def _painted(state: str) -> str:
+    return paint(state, _COLORS[state])
+
+
+def _grouped(matrix: Matrix, probe: str) -> list[tuple[str, str, str]]:
+    """The answers of one probe, those that say the same in one row: trees, state, evidence."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for tree in matrix.trees:
+        answer = matrix.answers[probe, tree]
+        evidence = answer.evidence + (f" [{', '.join(answer.pins)}]" if answer.pins else "")
+        groups.setdefault((answer.state, evidence), []).append(tree)
+    return [(", ".join(trees), state, evidence) for (state, evidence), trees in groups.items()]
+
+
+def _print_markdown(matrix: Matrix, named: list[NamedTree]) -> None:
+    click.echo("| probe | " + " | ".join(_cell(tree) for tree in matrix.trees) + " |")
+    click.echo("|---" * (len(matrix.trees) + 1) + "|")
+    for probe in matrix.probes:
+        click.echo(f"| {probe} | " + " | ".join(matrix.answers[probe, t].state for t in matrix.trees) + " |")
+    click.echo("\nTrees:\n")
+    for tree in named:
+        click.echo(f"- `{tree.name}`: {_cell(tree.origin)}")
+    click.echo("\nEvidence:\n")
+    for probe in matrix.probes:
+        click.echo(f"- **{probe}**")
+        for trees, state, evidence in _grouped(matrix, probe):
+            click.echo(f"  - {_cell(trees)}: *{state}*: {_cell(evidence)}")
+
+
+def _cell(text: str) -> str:
+    """Text that stays in its place in Markdown."""
+    for character in "\\|*_`<>[]":
+        text = text.replace(character, "\\" + character)
+    return text

@@ -1,0 +1,149 @@
+"""Ask several probes about several trees, and judge a series by what they say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import InvalidInput, ProbeFailed
+from builder.probe.harness import Answer, Tree
+from builder.probe.run import MEMORY, TIMEOUT, Prober
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What each probe says about each tree.
+
+    Args:
+        probes: names of the probes, in order.
+        trees: names of the trees, in order.
+        answers: by probe and tree.
+    """
+
+    probes: tuple[str, ...]
+    trees: tuple[str, ...]
+    answers: Mapping[tuple[str, str], Answer]
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``: every answer with its evidence."""
+        return {
+            "trees": list(self.trees),
+            "probes": [
+                {
+                    "name": probe,
+                    "answers": {tree: answer_json(self.answers[probe, tree]) for tree in self.trees},
+                }
+                for probe in self.probes
+            ],
+        }
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """An answer's facts."""
+    facts: dict[str, Any] = {"state": answer.state, "evidence": answer.evidence}
+    return facts | ({"pins": list(answer.pins)} if answer.pins else {})
+
+
+def find_probes(directory: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The probes of ``patches/probes``, sorted by name.
+
+    Args:
+        directory: where they are.
+        only: names to take; none means all.
+
+    Raises:
+        InvalidInput: there is no probe of such a name.
+    """
+    there = {path.stem: path for path in sorted(directory.glob("*.py")) if not path.name.startswith("_")}
+    for name in only:
+        if name not in there:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, there, n=1)
+            raise InvalidInput(
+                "there is no probe of this name",
+                where=str(directory),
+                found=name,
+                hint=f"did you mean {near[0]}?" if near else f"there are: {', '.join(there) or 'none'}",
+            )
+    return [path for name, path in there.items() if not only or name in only]
+
+
+def ask_all(
+    probes: Sequence[Path], trees: Mapping[str, Tree], *, timeout: float = TIMEOUT, memory: int = MEMORY
+) -> Matrix:
+    """Run every probe on every tree; the trees side by side, as far as there are processors.
+
+    Args:
+        probes: files ``NAME.py``.
+        trees: by the name they are shown under.
+        timeout: seconds for one probe on one tree.
+        memory: bytes of address space for one probe.
+    """
+
+    def about(name: str) -> list[tuple[tuple[str, str], Answer]]:
+        with Prober(timeout=timeout, memory=memory) as prober:
+            return [((probe.stem, name), prober.ask(probe, trees[name])) for probe in probes]
+
+    with ThreadPoolExecutor(max(1, min(len(trees), os.cpu_count() or 1))) as pool:
+        answers = dict(pair for column in pool.map(about, trees) for pair in column)
+    return Matrix(tuple(probe.stem for probe in probes), tuple(trees), answers)
+
+
+def probe_series(names: Sequence[str], directory: Path, before: Tree, after: Tree) -> dict[str, str]:
+    """Judge the patches of a series: each must find its defect in ``before`` and have mended it in ``after``.
+
+    Args:
+        names: the patches.
+        directory: ``patches/probes``.
+        before: the pristine tree.
+        after: the tree with the whole series in it.
+
+    Returns:
+        ``defect->fixed`` by patch; ``none`` for a patch without a probe.
+
+    Raises:
+        ProbeFailed: naming every patch whose probe says something else, with the evidence.
+    """
+    probes = [path for name in names if (path := directory / f"{name}.py").is_file()]
+    matrix = ask_all(probes, {"pristine": before, "patched": after})
+    failed = []
+    for name in matrix.probes:
+        was, now = matrix.answers[name, "pristine"], matrix.answers[name, "patched"]
+        if (was.state, now.state) != ("defect", "fixed"):
+            failed.append((name, was, now))
+    if failed:
+        raise _failure(failed)
+    return {name: "defect->fixed" if name in matrix.probes else "none" for name in names}
+
+
+def _failure(failed: Sequence[tuple[str, Answer, Answer]]) -> ProbeFailed:
+    name, was, now = failed[0]
+    lines = []
+    for patch, *answers in failed:
+        for tree, answer in zip(("pristine", "patched"), answers, strict=True):
+            lines.append(f"{patch}: {tree} tree: {answer.state}: {answer.evidence}")
+    if was.state in ("fixed", "absent"):
+        hint = "this upstream does not need the patch: take it out of the overlay (patches.except)"
+    else:
+        hint = f"run `overlay probe --only {name}` on both trees; docs/probes.md says what the answers mean"
+    return ProbeFailed(
+        f"{len(failed)} patches do not do what their probes ask for; nothing was written"
+        if len(failed) > 1
+        else "a patch does not do what its probe asks for; nothing was written",
+        where=f"patches/probes/{name}.py",
+        expected="defect in the pristine tree, fixed in the patched one",
+        found=f"{was.state}, then {now.state}",
+        hint=hint,
+        details="\n".join(lines),
+        facts={
+            "probes": [
+                {"patch": patch, "pristine": answer_json(before), "patched": answer_json(after)}
+                for patch, before, after in failed
+            ]
+        },
+    )
