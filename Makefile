@@ -3,6 +3,7 @@
 #   make demo          build the overlay glm53-flash-gb10 on a small base, and show what came out
 #   make test          lint, types, unit and integration tests
 #   make bench         write docs/benchmarks.md
+#   make docs          write the documents that are made from code
 #   make clean         remove what the targets made
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ SERVICES := $(BIN)/python tests/services.py
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration bench clean
+.PHONY: help demo test lint types unit integration bench docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,6 +45,9 @@ integration: $(DEV)
 
 bench: $(DEV)
 	OVERLAY_TEST_PRIVATE_ENGINE=1 $(SERVICES) $(BIN)/python -m benchmarks
+
+docs: $(DEV)
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

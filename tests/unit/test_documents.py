@@ -1,0 +1,36 @@
+"""Documents made from code say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import jsonschema
+import pytest
+import yaml
+
+DOCS = Path(__file__).parents[2] / "docs"
+OVERLAYS = sorted((DOCS.parent / "overlays").glob("*.yaml"))
+
+
+def _generator() -> ModuleType:
+    found = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("name", "text"), _generator().documents().items())
+def test_generated_documents_are_not_stale(name: str, text: str) -> None:
+    assert (DOCS / name).read_text() == text, "run: make docs"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+def test_every_shipped_spec_fits_the_published_schema(overlay: Path) -> None:
+    schema = json.loads((DOCS / "spec.schema.json").read_text())
+    value = json.loads(json.dumps(yaml.safe_load(overlay.read_text()), default=str))
+    jsonschema.validate(value, schema)
