@@ -1,0 +1,142 @@
+"""Index tables for FlashInfer's SM12x kernels: the probe knows the fix, half of it, and it in other words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from builder.probe.harness import Answer, Tree
+from builder.probe.run import Prober
+from builder.probe.trees import MappingTree
+from tests.integration.sources import PATCHES, WheelTree, changed, patched, release_tree
+
+NAME = "flashmla-topk-width"
+DISPATCH = "python/sglang/kernels/ops/attention/flash_mla_sm120.py"
+METADATA = "python/sglang.dist-info/METADATA"
+BUILDER = "python/sglang/kernels/ops/speculative/dspark/dspark_attn_metadata.py"
+
+
+@pytest.fixture(scope="module")
+def prober() -> Iterator[Prober]:
+    with Prober() as prober:
+        yield prober
+
+
+@pytest.fixture(scope="module")
+def release() -> dict[str, WheelTree]:
+    return {version: release_tree(version) for version in ("0.5.17", "0.5.20", "0.5.23")}
+
+
+@pytest.fixture(scope="module")
+def mended(release: dict[str, WheelTree]) -> MappingTree:
+    return patched(release["0.5.17"], f"v0.5.17/{NAME}")
+
+
+def said(prober: Prober, tree: Tree) -> Answer:
+    return prober.ask(PATCHES / "probes" / f"{NAME}.py", tree)
+
+
+def pinning(tree: Tree, old: str, new: str) -> MappingTree:
+    """``tree`` with another FlashInfer in its metadata."""
+    data = tree.read(METADATA)
+    pin = f"flashinfer_python[cu13]=={old}".encode()
+    assert data.count(pin) == 1
+    return MappingTree({METADATA: data.replace(pin, f"flashinfer_python[cu13]=={new}".encode())}, tree)
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "flashinfer"),
+    [("0.5.17", "defect", "0.6.15.post1"), ("0.5.20", "fixed", "0.6.18"), ("0.5.23", "fixed", "0.7.2")],
+)
+def test_answer_hangs_on_the_pinned_flashinfer(
+    prober: Prober, release: dict[str, WheelTree], version: str, state: str, flashinfer: str
+) -> None:
+    answer = said(prober, release[version])
+    assert answer.state == state, answer
+    assert answer.pins == ("flashinfer-python",)
+    assert flashinfer in answer.evidence
+
+
+def test_same_source_with_another_pin_gets_another_answer(
+    prober: Prober, release: dict[str, WheelTree]
+) -> None:
+    assert said(prober, pinning(release["0.5.17"], "0.6.15.post1", "0.6.18")).state == "fixed"
+    assert said(prober, pinning(release["0.5.20"], "0.6.18", "0.6.17")).state == "defect"
+
+
+def test_table_stays_as_it_is_where_flashinfer_says_that_it_has_a_kernel(
+    prober: Prober, mended: MappingTree
+) -> None:
+    assert "192 -> 512" in said(prober, mended).evidence
+    assert "192 -> 192" in said(prober, pinning(mended, "0.6.15.post1", "0.7.2")).evidence
+
+
+WIDTHS = "_FI_DSV4_TOPK_WIDTHS = (128, 512, 1024)"
+TEST = "    if topk_width > idx.shape[-1]:\n"
+PAD = "        idx = torch.nn.functional.pad(idx, (0, topk_width - idx.shape[-1]), value=-1)\n"
+BROKEN = {
+    "reverted": {TEST: "    if False:\n"},
+    "widened by what is no index": {PAD: PAD.replace("value=-1", "value=0")},
+    "widened to a width without kernels": {WIDTHS: "_FI_DSV4_TOPK_WIDTHS = (128, 256, 512)"},
+    "128 widened": {WIDTHS: "_FI_DSV4_TOPK_WIDTHS = (512, 1024)"},
+    "another table widened": {PAD: PAD.replace("        idx =", "        extra_idx =")},
+    "cut instead of widened": {
+        TEST: "    if True:\n",
+        PAD: "        idx = idx.new_full((idx.shape[0], 128), 0)\n",
+    },
+    "indices moved to the end": {
+        PAD: PAD.replace("(0, topk_width - idx.shape[-1])", "(topk_width - idx.shape[-1], 0)")
+    },
+    "large batches left out": {TEST: TEST.replace("if ", "if B <= _FI_DECODE_MAX_TOKENS and ")},
+    "tail never written": {
+        PAD: "        wide = idx.new_empty((idx.shape[0], topk_width))\n"
+        "        wide[:, : idx.shape[-1]] = idx\n        idx = wide\n"
+    },
+}
+REWRITTEN = {
+    "joined with a full table": {
+        PAD: "        tail = idx.new_full((idx.shape[0], topk_width - idx.shape[-1]), -1)\n"
+        "        idx = torch.cat((idx, tail), dim=-1)\n"
+    },
+    "copied into a full table": {
+        PAD: "        wide = torch.full((idx.shape[0], topk_width), -1, dtype=idx.dtype, device=dev)\n"
+        "        wide[:, : idx.shape[-1]] = idx\n        idx = wide\n"
+    },
+    "always padded, by nothing where nothing is wanted": {TEST: "    if True:\n"},
+    "widths in a loop": {
+        "    return min((w for w in _FI_DSV4_TOPK_WIDTHS if w > topk), default=topk)\n": (
+            "    for width in _FI_DSV4_TOPK_WIDTHS:\n        if width > topk:\n            return width\n"
+            "    return topk\n"
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("mutation", BROKEN)
+def test_broken_fix_is_not_called_fixed(prober: Prober, mended: MappingTree, mutation: str) -> None:
+    answer = said(prober, changed(mended, DISPATCH, BROKEN[mutation]))
+    assert answer.state in ("defect", "unknown"), answer
+
+
+@pytest.mark.parametrize("refactoring", REWRITTEN)
+def test_fix_in_other_words_is_still_fixed(prober: Prober, mended: MappingTree, refactoring: str) -> None:
+    answer = said(prober, changed(mended, DISPATCH, REWRITTEN[refactoring]))
+    assert answer.state == "fixed", answer
+
+
+def test_fix_where_the_table_is_made_counts_too(prober: Prober, release: dict[str, WheelTree]) -> None:
+    tree = release["0.5.17"]
+    text = tree.read(BUILDER)
+    width = b"target_width = ceil_align(swa_window + block_size, page_index_aligned_size)"
+    assert text.count(width) == 2
+    wider = MappingTree({BUILDER: text.replace(width, b"target_width = 512")}, tree)
+    assert said(prober, wider).state == "fixed"
+    narrow = MappingTree({BUILDER: text.replace(width, b"target_width = 320")}, tree)
+    assert said(prober, narrow).state == "defect"
+
+
+def test_patch_leaves_the_other_backends_alone(release: dict[str, WheelTree], mended: MappingTree) -> None:
+    before, after = (tree.read(DISPATCH).decode() for tree in (release["0.5.17"], mended))
+    entry = "def flash_mla_with_kvcache_sm120("
+    assert before[before.index(entry) : before.index("def _flash_mla_flashinfer(")].rstrip() in after
