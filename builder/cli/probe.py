@@ -32,6 +32,7 @@ _COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yell
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=30, show_default=True, help="Seconds for one probe."
 )
+@click.option("--fresh", is_flag=True, help="Run every probe, also where its answer is known from before.")
 @root_option
 @json_option
 def command(
@@ -39,6 +40,7 @@ def command(
     only: tuple[str, ...],
     markdown: bool,
     timeout: float,
+    fresh: bool,
     root: Path | None,
     as_json: bool,
 ) -> None:
@@ -56,10 +58,11 @@ def command(
         raise UsageError("--json and --markdown exclude each other")
     home = find_root(root)
     probes = find_probes(home.probes, only)
+    kept = None if fresh else cache_path() / "probes"
     progress = Progress()
     named = [find_tree(name, home, cache_path(), progress) for name in dict.fromkeys(trees)]
     progress(f"running {len(probes)} probes on {len(named)} trees")
-    matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout)
+    matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout, remembered=kept)
     progress.close()
     if as_json:
         print_json(matrix.as_json() | {"origins": {tree.name: tree.origin for tree in named}})

@@ -11,7 +11,8 @@ from typing import Any
 
 from builder.errors import InvalidInput, ProbeFailed
 from builder.probe.harness import Answer, Tree
-from builder.probe.run import MEMORY, TIMEOUT, Prober
+from builder.probe.remember import Memory
+from builder.probe.run import MEMORY, TIMEOUT, Prober, read_probe
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,12 @@ def find_probes(directory: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def ask_all(
-    probes: Sequence[Path], trees: Mapping[str, Tree], *, timeout: float = TIMEOUT, memory: int = MEMORY
+    probes: Sequence[Path],
+    trees: Mapping[str, Tree],
+    *,
+    timeout: float = TIMEOUT,
+    memory: int = MEMORY,
+    remembered: Path | None = None,
 ) -> Matrix:
     """Run every probe on every tree; the trees side by side, as far as there are processors.
 
@@ -83,18 +89,38 @@ def ask_all(
         trees: by the name they are shown under.
         timeout: seconds for one probe on one tree.
         memory: bytes of address space for one probe.
+        remembered: directory in which answers are kept; ``None`` to ask anew and keep nothing.
+
+    Raises:
+        InvalidInput: a probe cannot be read.
     """
+    known = None if remembered is None else Memory(remembered)
 
     def about(name: str) -> list[tuple[tuple[str, str], Answer]]:
         with Prober(timeout=timeout, memory=memory) as prober:
-            return [((probe.stem, name), prober.ask(probe, trees[name])) for probe in probes]
+            return [((probe.stem, name), _ask(prober, probe, trees[name], known)) for probe in probes]
 
     with ThreadPoolExecutor(max(1, min(len(trees), os.cpu_count() or 1))) as pool:
         answers = dict(pair for column in pool.map(about, trees) for pair in column)
     return Matrix(tuple(probe.stem for probe in probes), tuple(trees), answers)
 
 
-def probe_series(names: Sequence[str], directory: Path, before: Tree, after: Tree) -> dict[str, str]:
+def _ask(prober: Prober, probe: Path, tree: Tree, known: Memory | None) -> Answer:
+    """The remembered answer, else a fresh one."""
+    fingerprint = getattr(tree, "fingerprint", None)
+    if known is None or fingerprint is None:
+        return prober.ask(probe, tree)
+    source = read_probe(probe)
+    answer = known.get(source, fingerprint)
+    if answer is None:
+        answer = prober.ask(probe, tree)
+        known.put(source, fingerprint, answer)
+    return answer
+
+
+def probe_series(
+    names: Sequence[str], directory: Path, before: Tree, after: Tree, *, remembered: Path | None = None
+) -> dict[str, str]:
     """Judge the patches of a series: each must find its defect in ``before`` and have mended it in ``after``.
 
     Args:
@@ -102,6 +128,7 @@ def probe_series(names: Sequence[str], directory: Path, before: Tree, after: Tre
         directory: ``patches/probes``.
         before: the pristine tree.
         after: the tree with the whole series in it.
+        remembered: directory in which answers are kept; ``None`` to ask anew and keep nothing.
 
     Returns:
         ``defect->fixed`` by patch; ``none`` for a patch without a probe.
@@ -110,7 +137,7 @@ def probe_series(names: Sequence[str], directory: Path, before: Tree, after: Tre
         ProbeFailed: naming every patch whose probe says something else, with the evidence.
     """
     probes = [path for name in names if (path := directory / f"{name}.py").is_file()]
-    matrix = ask_all(probes, {"pristine": before, "patched": after})
+    matrix = ask_all(probes, {"pristine": before, "patched": after}, remembered=remembered)
     failed = []
     for name in matrix.probes:
         was, now = matrix.answers[name, "pristine"], matrix.answers[name, "patched"]

@@ -61,10 +61,7 @@ class Prober:
         Raises:
             InvalidInput: there is no such probe.
         """
-        try:
-            source = probe_file.read_bytes()
-        except OSError as error:
-            raise InvalidInput("the probe cannot be read", where=str(probe_file), found=str(error)) from error
+        source = read_probe(probe_file)
         channel = self._channel()
         deadline = time.monotonic() + self._timeout
         job = {"name": probe_file.stem, "timeout": self._timeout, "memory": self._memory}
@@ -109,6 +106,18 @@ class Prober:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+def read_probe(probe_file: Path) -> bytes:
+    """A probe's source.
+
+    Raises:
+        InvalidInput: there is no such probe.
+    """
+    try:
+        return probe_file.read_bytes()
+    except OSError as error:
+        raise InvalidInput("the probe cannot be read", where=str(probe_file), found=str(error)) from error
 
 
 def run_probe(probe_file: Path, tree: Tree, *, timeout: float = TIMEOUT, memory: int = MEMORY) -> Answer:

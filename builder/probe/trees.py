@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import weakref
@@ -30,6 +31,18 @@ class MappingTree:
     def __init__(self, files: Mapping[str, bytes | None], under: Tree | None = None) -> None:
         self._files = dict(files)
         self._under = under
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Names the contents; ``None`` where the tree below has no such name."""
+        below = "" if self._under is None else getattr(self._under, "fingerprint", None)
+        if below is None:
+            return None
+        digest = hashlib.sha256(below.encode())
+        for path, data in sorted(self._files.items()):
+            content = "none" if data is None else hashlib.sha256(data).hexdigest()
+            digest.update(f"\0{path}\0{content}".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
     def read(self, path: str) -> bytes:
         if path not in self._files and self._under is not None:
@@ -118,6 +131,11 @@ class GitTree:
         self.tree_id = found
         self._batch: subprocess.Popen[bytes] | None = None
         self._cache: dict[str, bytes] = {}
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Names the contents."""
+        return f"git {self.tree_id}"
 
     @cached_property
     def _blobs(self) -> dict[str, str]:

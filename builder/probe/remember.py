@@ -1,0 +1,71 @@
+"""What probes said, kept in the user's cache: an answer follows from the probe and the tree alone.
+
+An entry is named after everything it follows from (the probe's bytes, the machinery's, Python's version, the
+tree's contents), so it is true or never looked at. ``unknown`` is not kept: a slow machine can be its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import cast, get_args
+
+from builder.probe.harness import Answer, State
+
+_MACHINERY = ("harness.py", "sandbox.py", "messages.py")
+
+
+@cache
+def _machinery_digest() -> str:
+    here = Path(__file__).parent
+    digest = hashlib.sha256(sys.version.encode())
+    for name in _MACHINERY:
+        digest.update((here / name).read_bytes())
+    return digest.hexdigest()
+
+
+class Memory:
+    """Answers by probe and tree.
+
+    Args:
+        directory: where they are kept; made when the first is written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def _path(self, probe: bytes, fingerprint: str) -> Path:
+        parts = (_machinery_digest(), hashlib.sha256(probe).hexdigest(), fingerprint)
+        return self._directory / hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def get(self, probe: bytes, fingerprint: str) -> Answer | None:
+        """The answer, if it is known.
+
+        Args:
+            probe: the probe's bytes.
+            fingerprint: of the tree (see :mod:`builder.probe.trees`).
+        """
+        try:
+            facts = json.loads(self._path(probe, fingerprint).read_bytes())
+        except (OSError, ValueError):
+            return None  # nothing there, or not written by this tool: ask again
+        if not isinstance(facts, dict) or facts.get("state") not in get_args(State):
+            return None
+        pins = tuple(str(pin) for pin in facts.get("pins", []))
+        return Answer(cast("State", facts["state"]), str(facts.get("evidence", "")), pins)
+
+    def put(self, probe: bytes, fingerprint: str, answer: Answer) -> None:
+        """Keep an answer, whole or not at all."""
+        if answer.state == "unknown":
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
+        descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=".new-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+        Path(temporary).replace(self._path(probe, fingerprint))
