@@ -30,11 +30,19 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
         InvalidInput: naming the line: a syntax error, a name that is not defined, a value with a line
             break in it, or something the sandbox forbids.
     """
-    from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError
+    from jinja2 import DictLoader, StrictUndefined, TemplateError, TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Sandbox(ImmutableSandboxedEnvironment):
+        # A product or a power of two numbers could be a string of gigabytes.
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: object, operator: str, left: object, right: object) -> object:
+            raise ArithmeticError(f"operator {operator} is not available")
+
     source = _read(path)
-    environment = ImmutableSandboxedEnvironment(
+    environment = Sandbox(
+        loader=DictLoader({}),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -52,7 +60,7 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
         raise InvalidInput(
             "template is not valid", where=f"{path}, line {error.lineno}", found=error.message
         ) from error
-    except (TemplateError, _LineBreakError) as error:
+    except (TemplateError, _LineBreakError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise InvalidInput(
             "template cannot be rendered",
             where=f"{path}, line {_line_of(error)}",

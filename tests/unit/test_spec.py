@@ -1,0 +1,119 @@
+"""A spec is read whole or refused with the file, the line, the key, and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import InvalidInput
+from builder.spec import Spec, read_spec
+
+GOOD = """\
+name: demo
+version: "1"
+date: 2026-11-29
+summary: a demo
+upstream:
+  release: v0.5.20
+  commit: 94602c9c2b7cbdb8efd5c52802dac6a1c180089e
+base:
+  image: docker.io/lmsysorg/sglang
+patches:
+  series: v0.5.20
+hardware: ["12.1"]
+"""
+
+
+def _read(directory: Path, text: str) -> Spec:
+    path = directory / "demo.yaml"
+    path.write_text(text)
+    return read_spec(path)
+
+
+def _refused(directory: Path, text: str) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        _read(directory, text)
+    return caught.value
+
+
+def test_a_spec_needs_few_keys(tmp_path: Path) -> None:
+    spec = _read(tmp_path, GOOD)
+    assert spec.base.roots == {"python/sglang": "auto"}
+    assert spec.upstream.repository == "https://github.com/sgl-project/sglang"
+    assert spec.hardware == ("12.1",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "near"),
+    [
+        ("  series:", "  serie:", 11, "series"),
+        ("summary:", "sumary:", 4, "summary"),
+        ("  image: docker", "  platfrms: {}\n  image: docker", 9, "platforms"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_known_one(
+    tmp_path: Path, old: str, new: str, line: int, near: str
+) -> None:
+    error = _refused(tmp_path, GOOD.replace(old, new))
+    assert f"demo.yaml, line {line}" in str(error.where)
+    assert error.hint == f"did you mean {near}?"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name: demo", "name: Demo"),
+        ("name: demo", "name: ../demo"),
+        ('version: "1"', 'version: "1\\nRUN id"'),
+        ("summary: a demo", 'summary: "a\\nRUN id"'),
+        ("summary: a demo", 'summary: "a\\u2028b"'),
+        ("commit: 94602c", "commit: zz602c"),
+        ("series: v0.5.20", "series: ../v0.5.20"),
+        ("series: v0.5.20", "series: -x"),
+        ('["12.1"]', '["121"]'),
+        ("  release:", "  repository: ext::sh -c id\n  release:"),
+        ("  release:", "  repository: --upload-pack=id\n  release:"),
+        ("  release:", "  repository: ftp://example.org/x\n  release:"),
+        ("  image: docker", "  roots: {python/sglang: relative}\n  image: docker"),
+        ("  image: docker", "  roots: {python/sglang: /a/../b}\n  image: docker"),
+        ("  image: docker", "  roots: {../sglang: /a}\n  image: docker"),
+        ("patches:", "environment: {A B: c}\npatches:"),
+        ("patches:", 'environment: {A: "b\\nc"}\npatches:'),
+        ("date: 2026-11-29", "date: yesterday"),
+    ],
+)
+def test_a_value_that_could_mean_something_else_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    assert old in GOOD
+    assert "demo.yaml, line" in str(_refused(tmp_path, GOOD.replace(old, new)).where)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    error = _refused(tmp_path, GOOD + "name: other\n")
+    assert (error.what, error.found) == ("key stands twice", "name")
+
+
+def test_a_name_must_be_its_files(tmp_path: Path) -> None:
+    error = _refused(tmp_path, GOOD.replace("name: demo", "name: other"))
+    assert (error.expected, error.found) == ("demo", "other")
+
+
+def test_a_spec_without_a_pin_is_refused(tmp_path: Path) -> None:
+    error = _refused(tmp_path, GOOD.replace("  commit: 94602c9c2b7cbdb8efd5c52802dac6a1c180089e\n", ""))
+    assert error.what == "spec pins no source"
+
+
+def test_aliases_cannot_blow_up(tmp_path: Path) -> None:
+    bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
+    nested = "".join(f"l{n}: &l{n} [*l{n - 1}, *l{n - 1}, *l{n - 1}]\n" for n in range(1, 30))
+    _refused(tmp_path, bomb + "l0: &l0 [x]\n" + nested)
+
+
+def test_numbers_stay_as_they_are_written(tmp_path: Path) -> None:
+    spec = _read(tmp_path, GOOD + "environment: {A: 12.10, B: 0x1f, C: 1e3}\narguments: {--tp-size: 2}\n")
+    assert spec.environment == {"A": "12.10", "B": "0x1f", "C": "1e3"}
+    assert spec.arguments == {"--tp-size": "2"}
+
+
+def test_what_is_no_yaml_names_the_line(tmp_path: Path) -> None:
+    assert str(_refused(tmp_path, GOOD + "x: [\n").where).startswith(str(tmp_path / "demo.yaml, line"))
