@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ GLM5 = "python/sglang/srt/models/glm5_next.py"
 GLM4 = "python/sglang/srt/models/glm4_moe_lite.py"
 DFLASH = "dflash-residual-none"
 EAGLE3 = "eagle3-first-layer-residual"
+PAGE = PATCHES.parent / "docs" / "patches.md"
 
 # The fix as v0.5.20 has it, and what #36708 had in its place.
 WITH_THE_FIX = """        self, hidden_states: torch.Tensor, residual: Optional[torch.Tensor]
@@ -196,3 +198,20 @@ def test_eagle3_fix_in_other_words_is_still_fixed(
     mended = patched(release["0.5.20"], f"v0.5.20/{EAGLE3}")
     answer = said(prober, EAGLE3, changed(mended, GLM4, REWRITTEN_EAGLE3[refactoring]))
     assert answer.state == "fixed", answer
+
+
+def test_documented_siblings_are_all_there_are(release: dict[str, WheelTree]) -> None:
+    """Models at v0.5.20 that add a residual without looking whether there is one."""
+    models = "python/sglang/srt/models/"
+    unguarded = re.compile(r"^( *)(?!.*\belse\b).*\.append\(hidden_states \+ residual\)$", re.MULTILINE)
+    guards = re.compile(r"else:\n *\S*\.append\(hidden_states \+ residual\)")
+    found = {
+        path.removeprefix(models).removesuffix(".py")
+        for path in release["0.5.20"].paths(models)
+        if unguarded.search(text := release["0.5.20"].read(path).decode()) and not guards.search(text)
+    }
+    documented = PAGE.read_text()
+    rows = re.findall(
+        r"^\| (`[^|]*`) \| (?:no|yes: EAGLE3)[^|]*\| (?:no: the unguarded|no \||yes, )", documented, re.M
+    )
+    assert found == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
