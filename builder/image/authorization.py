@@ -86,6 +86,7 @@ AskForToken = Callable[[TokenRequest], Mapping[str, object] | None]
 class _Header:
     value: str | None
     expires: float
+    login: Login | None
 
 
 class Authorizer:
@@ -111,7 +112,6 @@ class Authorizer:
         self._warn = warn
         self._login: Login | None = None
         self._login_known = False
-        self._login_refused = False
         self._warned = False
         self._challenge: Challenge | None = None
         self._headers: dict[Scopes, _Header] = {}
@@ -123,7 +123,7 @@ class Authorizer:
             return kept.value
         if self._challenge is None:
             return None
-        for _, header in self._fresh(scopes, self._challenge):
+        for header in self._fresh(scopes, self._challenge):
             self._headers[scopes] = header
             return header.value
         return None
@@ -141,18 +141,17 @@ class Authorizer:
         if challenge is None:
             return
         self._challenge = challenge
-        for login, header in self._fresh(scopes, challenge):
+        for header in self._fresh(scopes, challenge):
             if header.value == refused:
                 continue
             self._headers[scopes] = header
             yield header.value
-            # Asked for another: this one did not help.
-            self._headers.pop(scopes, None)
-            self._login_refused |= login is not None
+            del self._headers[scopes]  # asked for another: this one did not help
 
     def accepted(self, scopes: Scopes) -> None:
-        """The last header worked; say so if it was not the login's."""
-        if self._login_refused and not self._warned and not _writes(scopes):
+        """The last header worked; say so if it was nobody's although there is a login."""
+        used = self._headers.get(scopes)
+        if used and used.login is None and self._login and not self._warned:
             self._warned = True
             self._warn(f"{self._registry} refused the login {self._login}; reading without it")
 
@@ -175,18 +174,13 @@ class Authorizer:
             facts={"registry": self._registry, "login": str(login) if login else None},
         )
 
-    def _fresh(self, scopes: Scopes, challenge: Challenge) -> Iterator[tuple[Login | None, _Header]]:
+    def _fresh(self, scopes: Scopes, challenge: Challenge) -> Iterator[_Header]:
         login = self._known_login()
-        if login:
-            header = self._header_for(login, scopes, challenge)
+        nobody = [None] if login is None or not _writes(scopes) else []
+        for who in [login, *nobody] if login else nobody:
+            header = self._header_for(who, scopes, challenge)
             if header:
-                yield login, header
-            else:
-                self._login_refused = True
-        if not login or not _writes(scopes):
-            header = self._header_for(None, scopes, challenge)
-            if header:
-                yield None, header
+                yield header
 
     def _known_login(self) -> Login | None:
         if not self._login_known:
@@ -197,7 +191,7 @@ class Authorizer:
     def _header_for(self, login: Login | None, scopes: Scopes, challenge: Challenge) -> _Header | None:
         if challenge.scheme == "basic":
             usable = login.basic if login and login.user else None
-            return _Header(usable, float("inf")) if usable or login is None else None
+            return _Header(usable, float("inf"), login) if usable or login is None else None
         answer = self._ask(_token_request(challenge, scopes, login, self._registry))
         if answer is None:
             return None
@@ -208,7 +202,7 @@ class Authorizer:
             )
         life = answer.get("expires_in")
         seconds = float(life) if isinstance(life, int | float) and life > 0 else TOKEN_LIFE
-        return _Header(f"Bearer {token}", time.monotonic() + max(seconds - TOKEN_MARGIN, 1.0))
+        return _Header(f"Bearer {token}", time.monotonic() + max(seconds - TOKEN_MARGIN, 1.0), login)
 
 
 def _token_request(challenge: Challenge, scopes: Scopes, login: Login | None, registry: str) -> TokenRequest:

@@ -82,7 +82,7 @@ class NetworkSettings:
     read_timeout: float = 60.0
     slowest: int = 1024
     patience: float = 60.0
-    upload_chunk: int = 16 << 20
+    upload_chunk: int = 8 << 20
     insecure: frozenset[str] = frozenset()
     login_files: tuple[Path, ...] = ()
 

@@ -146,13 +146,17 @@ def send_stream(
 
 def _pieces(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
     """The same bytes in pieces of ``size``; the last is shorter, or the only one and empty."""
-    piece = bytearray()
+    held: list[bytes | memoryview] = []
+    missing = size
     empty = True
     for chunk in chunks:
-        piece += chunk
-        while len(piece) >= size:
-            yield bytes(piece[:size])
-            del piece[:size]
-            empty = False
-    if piece or empty:
-        yield bytes(piece)
+        rest = memoryview(chunk)
+        while len(rest) >= missing:
+            piece = b"".join([*held, rest[:missing]])
+            rest = rest[missing:]
+            held, missing, empty = [], size, False  # let go of before the piece is sent: memory stays flat
+            yield piece
+        held.append(rest)
+        missing -= len(rest)
+    if missing < size or empty:
+        yield b"".join(held)
