@@ -436,8 +436,10 @@ def fetch_blobs(store: GitStore, blobs: Sequence[str]) -> None:
     if done.exists():
         return
     try:
+        # No negotiation: who has the commit would be taken to have its blobs.
+        negotiation = ("-c", "fetch.negotiationAlgorithm=noop")
         fetch = ("fetch", "--quiet", "--no-tags", "--filter=blob:none", "--no-write-fetch-head", "--stdin")
-        store.git(*fetch, "origin", stdin="".join(f"{oid}\n" for oid in wanted).encode())
+        store.git(*negotiation, *fetch, "origin", stdin="".join(f"{oid}\n" for oid in wanted).encode())
     except GitError as error:
         raise _fetch_error(
             store.git("config", "remote.origin.url").decode().strip(), wanted[0], error
