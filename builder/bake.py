@@ -335,7 +335,7 @@ def _manifest(
             patch_record(
                 report,
                 patch_ids[report.patch.name],
-                probes.get(report.patch.name, "none"),
+                probes[report.patch.name],
                 image_paths,
                 modes,
             )

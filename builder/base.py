@@ -14,15 +14,22 @@ from typing import Any
 
 from builder.apply import SourceFile
 from builder.errors import ImageMismatch, InvalidInput, UsageError
-from builder.image.append import base_config, base_layers, diff_ids, environment_of, platform_of
+from builder.image.append import (
+    base_config,
+    base_layers,
+    diff_ids,
+    environment_of,
+    platform_of,
+    working_dir_of,
+)
 from builder.image.index import index_images
-from builder.image.layer import bytecode_paths, parent_directories
+from builder.image.layer import parent_directories
 from builder.image.layerindex import LayerIndex, cached_index, index_layer, read_files
 from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.image.rootfs import RootFS
 from builder.manifest import MANIFEST_PATH
-from builder.roots import find_roots
+from builder.roots import bytecode_of, find_roots, shadows_of
 from builder.spec import BaseSpec
 
 ByteProgress = Callable[[str, int], Callable[[int], None]]
@@ -111,8 +118,12 @@ class Facts:
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For the lock."""
-        return asdict(self)
+        """For the lock; permission bits in octal, as people read them."""
+        value = asdict(self)
+        for table in ("files", "directories", "bytecode"):
+            for entry in value[table].values():
+                entry["mode"] = f"{entry['mode']:04o}"
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Facts | None:
@@ -121,17 +132,23 @@ class Facts:
             return cls(
                 python=value["python"],
                 roots=tuple(RootFact(**entry) for entry in value["roots"]),
-                files={path: FileFact(**entry) for path, entry in value["files"].items()},
-                directories={path: DirectoryFact(**entry) for path, entry in value["directories"].items()},
-                bytecode={path: FileFact(**entry) for path, entry in value["bytecode"].items()},
+                files={path: FileFact(**_with_mode(entry)) for path, entry in value["files"].items()},
+                directories={
+                    p: DirectoryFact(**_with_mode(entry)) for p, entry in value["directories"].items()
+                },
+                bytecode={path: FileFact(**_with_mode(entry)) for path, entry in value["bytecode"].items()},
                 warnings=tuple(value["warnings"]),
             )
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
     def covers(self, paths: Collection[str]) -> bool:
         """Whether every path was looked up."""
         return all(path in self.files for path in paths)
+
+
+def _with_mode(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {**entry, "mode": int(entry["mode"], 8)}
 
 
 # --- which image --------------------------------------------------------------------------------------------
@@ -367,20 +384,19 @@ def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[s
     python: str | None = None
     for root, place in roots.items():
         package = root.rsplit("/", 1)[-1]
-        found = find_roots(fs, environment_of(base.config), package)
-        python = python or found.python.cache_tag
-        chosen = found.chosen
-        if place != "auto" and place.strip("/") != chosen.path:
+        found = find_roots(fs, environment_of(base.config), package, working_dir=working_dir_of(base.config))
+        python = python or found.cache_tag
+        warnings += found.warnings
+        chosen = found.root
+        if place not in ("auto", chosen.path):
             warnings.append(
-                f"the spec puts {root} at {place}; the image's Python imports it from /{chosen.path}"
+                f"the spec puts {root} at {place}; the image's Python imports it from {chosen.path}"
             )
-        for other in found.others:
-            warnings.append(f"{package} is in the image twice: /{other.path} is not imported and not patched")
-        where = chosen.path if place == "auto" else place.strip("/")
+        where = (chosen.path if place == "auto" else place).strip("/")
         facts.append(RootFact(root, where, chosen.distribution, chosen.version))
     files = {path: _file_fact(path, facts, fs) for path in sorted(paths)}
     written = [fact.image_path for fact in files.values()] + [MANIFEST_PATH.lstrip("/")]
-    bytecode = _bytecode(files.values(), python, fs)
+    bytecode = _bytecode(base, files.values(), fs)
     return Facts(
         python, tuple(facts), files, _directories([*written, *bytecode], fs), bytecode, tuple(warnings)
     )
@@ -410,14 +426,24 @@ def _real_path_of_new(image_path: str, fs: RootFS) -> str:
     return f"{real.path if real else _real_path_of_new(parent, fs)}/{name}"
 
 
-def _bytecode(files: Collection[FileFact], python: str | None, fs: RootFS) -> dict[str, FileFact]:
-    """The compiled files that the base has of modules to be patched."""
+def _bytecode(base: Base, files: Collection[FileFact], fs: RootFS) -> dict[str, FileFact]:
+    """The compiled files that the base has of modules to be patched; they would run instead, or look stale.
+
+    Raises:
+        ImageMismatch: Python imports something else than the source that would be patched.
+    """
     found = {}
+    environment = environment_of(base.config)
     for fact in files:
-        for path in bytecode_paths(fact.image_path, python) if python else []:
-            there = fs.lookup(path)
-            if there is not None and there.is_file:
-                found[there.path] = FileFact(there.path, there.blob, there.mode, there.uid, there.gid)
+        if shadows := shadows_of(fs, fact.image_path):
+            raise ImageMismatch(
+                "Python would not import the patched file: something beside it comes first",
+                where="/" + fact.image_path,
+                found=", ".join("/" + path for path in shadows),
+                hint="this image was built differently; its maker must say how the module is compiled",
+            )
+        for there in bytecode_of(fs, fact.image_path, environment):
+            found[there.path] = FileFact(there.path, there.blob, there.mode, there.uid, there.gid)
     return found
 
 

@@ -13,7 +13,6 @@ from builder.apply import AppliedSeries, apply_series
 from builder.bake import Plan, bake, make_plan, tag_of
 from builder.base import Base, ByteProgress, Facts, check_pre_images, lookup_facts, resolve_bases
 from builder.errors import InvalidInput
-from builder.gate import Verdict, check_verdicts, probe_series
 from builder.gitstore import GitStore
 from builder.image.append import NewImage, new_index
 from builder.image.layer import Layer
@@ -21,6 +20,8 @@ from builder.image.model import Descriptor, ImageSink, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.lock import Lock
 from builder.manifest import patch_ids
+from builder.probe.matrix import probe_series
+from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
 from builder.series import read_series
 from builder.spec import Spec, read_spec
@@ -49,7 +50,7 @@ class Patched:
     Args:
         spec, upstream, applied: the overlay, its pinned source, its series applied to it.
         patch_ids: stable patch-ids, by patch.
-        verdicts: what the probes said, by patch; patches without a probe are not in it.
+        probes: what the probes said, by patch: ``defect->fixed``, or ``none`` for a patch without a probe.
         template: ``Dockerfile.in``.
     """
 
@@ -57,7 +58,7 @@ class Patched:
     upstream: Upstream
     applied: AppliedSeries
     patch_ids: Mapping[str, str]
-    verdicts: Mapping[str, Verdict]
+    probes: Mapping[str, str]
     template: Path
 
 
@@ -110,9 +111,10 @@ def patch_upstream(root: Root, name: str, cache: Path, sources: Sources, *, say:
     store = GitStore.create(cache / "series.git")
     applied = apply_series(series, upstream.files(series.paths), store, drop=spec.patches.drop)
     ids = patch_ids(applied, store)
-    verdicts = probe_series(applied, upstream, root.probes, cache)
-    check_verdicts(verdicts, series.name)
-    return Patched(spec, upstream, applied, ids, verdicts, root.template)
+    pristine = pristine_tree(upstream)
+    patched = patched_tree(pristine, applied)
+    probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes")
+    return Patched(spec, upstream, applied, ids, probes, root.template)
 
 
 def plan_images(
@@ -160,7 +162,7 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
         facts,
         template=patched.template,
         patch_ids=patched.patch_ids,
-        probes={name: str(verdict) for name, verdict in patched.verdicts.items()},
+        probes=patched.probes,
         created=creation_time(patched.spec),
     )
 

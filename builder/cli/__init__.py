@@ -16,6 +16,7 @@ COMMANDS = {
     "list": ("listing", "The overlays there are."),
     "show": ("show", "A spec, its series and where each patch stands."),
     "build": ("build", "Build an image: the base, one layer of patched files, the manifest."),
+    "probe": ("probe", "Run the probes on source trees: is the defect there?"),
     "base": ("base", "Small base images to try and to test with."),
 }
 

@@ -198,8 +198,7 @@ def _print_dry_run(plans: list[Plan]) -> None:
 def _print_patches(patched: Patched) -> None:
     rows = []
     for report in patched.applied.reports:
-        verdict = patched.verdicts.get(report.patch.name)
-        probe = "no probe" if verdict is None else str(verdict).replace("->", " → ")
+        probe = patched.probes[report.patch.name].replace("->", " → ")
         rows.append((report.patch.name, report.patch.status.word, probe, _applied(report)))
     print_table(("PATCH", "STATUS", "PROBE", "APPLIED"), rows)
 

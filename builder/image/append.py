@@ -167,6 +167,12 @@ def environment_of(config: bytes) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in _strings(inner, "Env"))
 
 
+def working_dir_of(config: bytes) -> str:
+    """The directory that a config starts its containers in."""
+    found = _inner(_read_object(config, "image config")).get("WorkingDir")
+    return found if isinstance(found, str) and found.startswith("/") else "/"
+
+
 def descriptor_json(descriptor: Descriptor) -> dict[str, Any]:
     """A descriptor as manifests and indexes write it."""
     entry: dict[str, Any] = {
