@@ -21,6 +21,7 @@ from builder.probe.harness import (
 )
 
 MODEL = ("python/sglang/srt/models/glm5_next.py",)
+MODELS = "python/sglang/srt/models/glm5"
 HIDDEN, RESIDUAL = 3.0, 0.5
 
 
@@ -64,8 +65,10 @@ def _capture(module: ast.Module) -> tuple[str, ast.FunctionDef]:
 
 
 def probe(tree: Tree) -> Answer:
-    path = locate(tree, MODEL, b"dflash_capture", "python/sglang/srt/models/glm5")
+    path = locate(tree, MODEL, b"dflash_capture", MODELS)
     if path is None:
+        if any(b"set_dflash_layers_to_capture" in tree.read(model) for model in tree.paths(MODELS)):
+            raise CannotTell("GLM-5.3 is captured for DFLASH in a way that is not known here")
         return absent("no GLM-5.3 model that a DFLASH draft can look into")
     name, node = _capture(parse(tree, path))
     if len(node.args.args) == 2:

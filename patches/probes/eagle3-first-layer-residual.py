@@ -72,6 +72,19 @@ def _methods(module: ast.Module) -> tuple[str, ast.FunctionDef, str]:
     return (*loops[0], setters[0])
 
 
+def _unpacks(node: ast.FunctionDef) -> bool:
+    """Whether the loop gets more from a layer than one completed state."""
+    loops = [child for child in ast.walk(node) if isinstance(child, ast.For)]
+    targets = [
+        target
+        for loop in loops
+        for child in ast.walk(loop)
+        if isinstance(child, ast.Assign) and isinstance(child.value, ast.Call)
+        for target in child.targets
+    ]
+    return any(isinstance(target, ast.Tuple) for target in targets)
+
+
 def _bound(program: Program, path: str, dotted: str) -> Any:
     owner, _, method = dotted.rpartition(".")
     return getattr(getattr(program.module(path), owner), method)
@@ -115,7 +128,7 @@ def probe(tree: Tree) -> Answer:
     if path is None:
         return absent("no GLM-4.7-Flash model")
     loop, node, setter = _methods(parse(tree, path))
-    if "residual" not in names_in(node):
+    if not _unpacks(node):
         return absent(f"{loop} has no residual in hand: the layers capture for themselves")
     stubs = {
         "BumpAllocator": Opaque("BumpAllocator"),

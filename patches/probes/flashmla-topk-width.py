@@ -230,8 +230,12 @@ def reaches_kernel(
 def probe(tree: Tree) -> Answer:
     dispatch = locate(tree, DISPATCH, b"_sparse_mla_sm120_paged_attention", "python/sglang/kernels/")
     builder = locate(tree, BUILDER, b"def build_dspark_swa_page_indices_triton", "python/sglang/")
+    if dispatch is None and not tree.grep(b"def flash_mla_with_kvcache_sm120", "python/sglang/kernels/"):
+        return absent("no FlashMLA for SM12x here")
+    if builder is None and not tree.grep(b"target_width", "python/sglang/srt/speculative/"):
+        return absent("no index table of DSpark's here")
     if dispatch is None or builder is None:
-        return absent("DSpark's index tables do not reach FlashInfer's SM12x kernels here")
+        raise CannotTell("DSpark's index tables do not reach FlashInfer's SM12x kernels in a way known here")
     version = pinned(tree)
     said, wrong = [], []
     for width in (128, *(table_width(tree, builder, block) for block in BLOCKS)):

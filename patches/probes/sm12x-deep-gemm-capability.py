@@ -42,7 +42,7 @@ def _shown(settings: tuple[bool, ...]) -> str:
 
 
 def probe(tree: Tree) -> Answer:
-    path = locate(tree, HINTS, b"DEEPGEMM_SCALE_UE8M0 =", "python/sglang/srt/")
+    path = locate(tree, HINTS, b"DEEPGEMM_SCALE_UE8M0", "python/sglang/srt/")
     if path is None:
         return absent("no module decides about DeepGEMM")
     hopper, blackwell = (_settings(tree, path, gpu, "installed") for gpu in (HOPPER, BLACKWELL))

@@ -207,7 +207,7 @@ def _unmoved(tree: Tree, path: str) -> bool:
 
 
 def probe(tree: Tree) -> Answer:
-    path = locate(tree, ARGUMENTS, b"dsa_decode_backend", "python/sglang/srt/arg_groups/")
+    path = locate(tree, ARGUMENTS, b"dsa_decode_backend", "python/sglang/srt/")
     if path is None:
         return absent("no arguments for DSA's backends")
     if not _unmoved(tree, path):

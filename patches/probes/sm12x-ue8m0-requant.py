@@ -66,10 +66,10 @@ def _grouped(tree: Tree, path: str, gpu: tuple[int, int]) -> bool:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, DECISION, b"def should_deepgemm_weight_requant_ue8m0")
     loader = locate(tree, LOADING, b"def requant_block_scale_ue8m0_for_deepgemm")
-    if path is None or not any(_packed_scales(tree, gpu) for gpu in SM12X):
+    if not any(_packed_scales(tree, gpu) for gpu in SM12X):
         return absent("no SM12x device is given DeepGEMM's packed scales here")
-    if loader is None:
-        raise CannotTell("nothing requantizes weights for DeepGEMM as they are loaded")
+    if path is None or loader is None:
+        raise CannotTell("nothing decides which weights are requantized for DeepGEMM, or does it")
     if not _dense(tree, path, BLACKWELL) or not _grouped(tree, loader, BLACKWELL):
         return unknown("10.0, whose kernels read UE8M0 scales throughout, is not requantized")
     wrong = [f"dense on {named(gpu)} requantized" for gpu in SM12X if _dense(tree, path, gpu)]

@@ -83,6 +83,16 @@ def test_fp8_cache_that_was_asked_for_runs_on_tilelang_with_its_patch(
     assert "0 refused" in both.evidence, both
 
 
+def test_defect_in_other_words_is_not_called_absent(prober: Prober, release: dict[str, WheelTree]) -> None:
+    tree = release["0.5.20"]
+    annotated = changed(tree, CONFIGURER, {"DEEPGEMM_SCALE_UE8M0 = ": "DEEPGEMM_SCALE_UE8M0: bool = "})
+    assert said(prober, DEEP_GEMM, annotated).state == "defect"
+    unheard_of = changed(
+        tree, LOADER, {"def should_deepgemm_weight_requant_ue8m0(": "def wants_packed_scales("}
+    )
+    assert said(prober, REQUANT, unheard_of).state == "unknown"
+
+
 # What breaks a fix: (probe, file of the patched v0.5.20 tree, what to replace by what).
 GUARD = "    if get_device_sm() in (120, 121) and not grouped:\n        return False\n"
 ARM = "    elif get_platform().is_sm120:\n"

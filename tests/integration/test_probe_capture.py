@@ -200,6 +200,18 @@ def test_eagle3_fix_in_other_words_is_still_fixed(
     assert answer.state == "fixed", answer
 
 
+def test_defect_in_other_words_is_still_a_defect(
+    prober: Prober, release: dict[str, WheelTree], development: MappingTree
+) -> None:
+    glm4, glm5 = release["0.5.20"].read(GLM4), development.read(GLM5)
+    renamed = MappingTree({GLM4: glm4.replace(b"residual", b"carried")}, release["0.5.20"])
+    assert said(prober, EAGLE3, renamed).state == "defect"
+    renamed = MappingTree({GLM5: glm5.replace(b"residual", b"carried")}, development)
+    assert said(prober, DFLASH, renamed).state == "defect"
+    unheard_of = MappingTree({GLM5: glm5.replace(b"dflash_capture", b"draft_wants")}, development)
+    assert said(prober, DFLASH, unheard_of).state == "unknown"
+
+
 def test_documented_siblings_are_all_there_are(release: dict[str, WheelTree]) -> None:
     """Models at v0.5.20 that add a residual without looking whether there is one."""
     models = "python/sglang/srt/models/"

@@ -136,6 +136,13 @@ def test_fix_where_the_table_is_made_counts_too(prober: Prober, release: dict[st
     assert said(prober, narrow).state == "defect"
 
 
+def test_unknown_way_to_the_kernel_is_not_called_absent(
+    prober: Prober, release: dict[str, WheelTree]
+) -> None:
+    text = release["0.5.17"].read(DISPATCH).replace(b"_sparse_mla_sm120_paged_attention", b"sparse_attention")
+    assert said(prober, MappingTree({DISPATCH: text}, release["0.5.17"])).state == "unknown"
+
+
 def test_patch_leaves_the_other_backends_alone(release: dict[str, WheelTree], mended: MappingTree) -> None:
     before, after = (tree.read(DISPATCH).decode() for tree in (release["0.5.17"], mended))
     entry = "def flash_mla_with_kvcache_sm120("
