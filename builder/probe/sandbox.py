@@ -122,7 +122,7 @@ def _answer(channel: Channel, job: Mapping[str, Any], source: bytes) -> Answer:
 
 
 def _preload(probe: ast.Module) -> None:
-    """Import what the probe imports from the standard library."""
+    """Import what the probe imports from the standard library and from the harness' own package."""
     for node in ast.walk(probe):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -131,7 +131,7 @@ def _preload(probe: ast.Module) -> None:
         else:
             continue
         for name in names:
-            if name.partition(".")[0] in sys.stdlib_module_names:
+            if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("builder.probe."):
                 importlib.import_module(name)
 
 
