@@ -1,0 +1,491 @@
+"""Where an image's Python imports a package from, found by reading the image and running nothing of it.
+
+Follows CPython's ``getpath`` and ``site``: the first ``python3`` of ``PATH``, a virtual environment's
+``pyvenv.cfg``, ``PYTHONHOME``, ``PYTHONPATH``, site-packages (or Debian's dist-packages), and ``.pth``
+files in their order. Of the ``import`` lines in ``.pth`` files only those of setuptools' editable finders
+are known, whose ``MAPPING`` is read as a literal.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.parser import BytesHeaderParser
+from urllib.parse import unquote, urlsplit
+
+from builder.errors import ImageMismatch
+from builder.image.rootfs import Found, RootFS
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_INTERPRETERS = ("python3", "python")
+_UPSTREAM = {"sglang": "python/sglang"}
+# Where images of SGLang keep a tree of it, whether Python looks there or not.
+_USUAL_TREES = ("/sgl-workspace/sglang/python",)
+_USUAL_PACKAGES = ("/usr/local/lib", "/usr/lib", "/opt/*/lib", "/root/.local/lib")
+_EXTENSION = re.compile(r"(\.cpython-[^.]+|\.abi3)?\.so\Z")
+
+
+@dataclass(frozen=True)
+class Root:
+    """One copy of a package in the image.
+
+    ``path`` is the package's real directory, from ``/``; ``upstream`` what it is called in the sources;
+    ``reason`` how Python gets there; ``distribution`` and ``version`` as installed metadata says, where it
+    says so.
+    """
+
+    package: str
+    path: str
+    upstream: str
+    reason: str
+    distribution: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that the image's ``PATH`` names; ``version`` is such as ``3.12``."""
+
+    path: str
+    version: str
+    prefix: str
+    base_prefix: str
+    library: str
+    system_site: bool
+
+    @property
+    def cache_tag(self) -> str:
+        """What bytecode files are marked with, e.g. ``cpython-312`` (PEP 3147)."""
+        return "cpython-" + self.version.replace(".", "")
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.prefix != self.base_prefix
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The copy that Python imports, the other ones, and how that was found."""
+
+    root: Root
+    others: tuple[Root, ...]
+    interpreter: Interpreter
+    search_path: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def cache_tag(self) -> str:
+        return self.interpreter.cache_tag
+
+
+@dataclass
+class _Search:
+    """``sys.path`` while it grows, and what editable finders map."""
+
+    entries: dict[str, str] = field(default_factory=dict)  # directory → why it is searched
+    finders: list[tuple[Mapping[str, str], str]] = field(default_factory=list)
+    sites: list[str] = field(default_factory=list)
+
+
+def find_roots(
+    rootfs: RootFS, config_env: Mapping[str, str], package: str = "sglang", *, working_dir: str = "/"
+) -> Roots:
+    """Where ``import PACKAGE`` gets its files from in a container of the image.
+
+    Args:
+        rootfs: the image's files.
+        config_env: the environment of its config.
+        package: a top-level package, e.g. ``sglang``, ``transformers``, ``flashinfer``.
+        working_dir: of its config; relative entries of ``PYTHONPATH`` start there.
+
+    Raises:
+        ImageMismatch: no Python, or no such package; the error lists where it was looked for.
+    """
+    interpreter = find_interpreter(rootfs, config_env)
+    search = _search_path(rootfs, interpreter, config_env, working_dir)
+    copies = list(_copies(rootfs, search, package))
+    if not copies:
+        raise ImageMismatch(
+            f"the image's Python finds no package {package}",
+            where=f"{interpreter.path} (Python {interpreter.version})",
+            expected=f"a directory {package} with __init__.py in one of the directories below",
+            details="\n".join(f"{entry}  ({why})" for entry, why in search.entries.items()),
+            hint="is it an image of SGLang? Otherwise name the directory in the spec: base.roots",
+            facts={"searched": list(search.entries)},
+        )
+    reachable = {path for path, _ in copies}
+    unreachable = [(p, why) for p, why in _leftovers(rootfs, package) if p not in reachable]
+    distributions = list(_distributions(rootfs, [*search.sites, *search.entries], package))
+    roots = [_root(package, path, why, distributions) for path, why in [*copies, *unreachable]]
+    chosen, others = roots[0], tuple(roots[1:])
+    warnings = tuple(
+        f"{package} is in the image twice: {chosen.path} is imported ({chosen.reason}), {other.path} is not"
+        for other in others
+    )
+    return Roots(chosen, others, interpreter, tuple(search.entries), warnings)
+
+
+def find_interpreter(rootfs: RootFS, config_env: Mapping[str, str]) -> Interpreter:
+    """The Python that a container starts as ``python3``, or else as ``python``.
+
+    Raises:
+        ImageMismatch: there is none, or its version or library cannot be told.
+    """
+    executable = _executable(rootfs, config_env.get("PATH") or _DEFAULT_PATH)
+    settings, prefix = _virtual_environment(rootfs, executable)
+    start = executable
+    if prefix and "home" in settings:
+        home = settings["home"].rstrip("/")
+        names = [executable.rpartition("/")[2], *_INTERPRETERS]
+        start = next((f"{home}/{n}" for n in names if _is_file(rootfs, f"{home}/{n}")), f"{home}/python3")
+    real = "/" + (rootfs.real_path(start) or start.lstrip("/"))
+    version = _version(real, settings) or _version_by_library(rootfs, real)
+    homes = config_env.get("PYTHONHOME", "").split(":")[0]
+    base = homes or _base_prefix(rootfs, real, version)
+    library = _library(rootfs, base, version) if base and version else None
+    if base is None or version is None or library is None:
+        raise ImageMismatch(
+            "the library of the image's Python cannot be found",
+            where=executable,
+            expected=f"lib/python{version or '3.x'}/os.py in a directory above the interpreter",
+            found=f"interpreter {real}, PYTHONHOME {homes or 'not set'}",
+        )
+    system_site = settings.get("include-system-site-packages", "").lower() == "true"
+    return Interpreter(executable, version, prefix or base, base, library, system_site)
+
+
+def bytecode_of(rootfs: RootFS, source: str, config_env: Mapping[str, str]) -> tuple[Found, ...]:
+    """Every bytecode file that some Python may take for ``source``'s, whatever its tag and level.
+
+    Args:
+        rootfs: the image's files.
+        source: path of a ``.py`` file in the image; it need not be there.
+        config_env: the environment of the image's config (for ``PYTHONPYCACHEPREFIX``).
+    """
+    directory, _, name = source.rpartition("/")
+    if not name.endswith(".py"):
+        return ()
+    stem = re.escape(name.removesuffix(".py"))
+    pattern = re.compile(stem + r"\.[^.]+(\.opt-[^.]+)?\.pyc\Z")
+    places = [f"{directory}/__pycache__"]
+    if config_env.get("PYTHONPYCACHEPREFIX"):
+        places.append(f"{config_env['PYTHONPYCACHEPREFIX']}/{directory}")
+    paths = (f"{place}/{n}" for place in places for n in rootfs.listdir(place) if pattern.match(n))
+    return tuple(found for path in paths if (found := rootfs.lookup(path)) is not None and found.is_file)
+
+
+def shadows_of(rootfs: RootFS, source: str) -> tuple[str, ...]:
+    """What Python imports instead of the module ``source`` beside it: an extension module, or a package."""
+    directory, _, name = source.rpartition("/")
+    stem = name.removesuffix(".py")
+    if stem == name or stem == "__init__":
+        return ()
+    names = rootfs.listdir(directory)
+    found = [n for n in names if n.startswith(stem) and _EXTENSION.fullmatch(n[len(stem) :])]
+    if _is_file(rootfs, f"{directory}/{stem}/__init__.py"):
+        found.append(f"{stem}/__init__.py")
+    return tuple(f"{directory}/{n}" for n in found)
+
+
+def _executable(rootfs: RootFS, search: str) -> str:
+    directories = [entry for entry in search.split(":") if entry.startswith("/")]
+    for name in _INTERPRETERS:
+        for directory in directories:
+            path = f"{directory.rstrip('/')}/{name}"
+            found = rootfs.lookup(path)
+            if found is not None and found.is_file and found.mode & 0o111:
+                return path
+    raise ImageMismatch(
+        "the image has no Python",
+        where=f"PATH {search}",
+        expected=" or ".join(_INTERPRETERS),
+        hint="name the directory of the package in the spec: base.roots",
+        facts={"searched": directories},
+    )
+
+
+def _virtual_environment(rootfs: RootFS, executable: str) -> tuple[dict[str, str], str | None]:
+    """``pyvenv.cfg`` beside the interpreter or one directory above, and the prefix it makes (PEP 405)."""
+    binaries = executable.rpartition("/")[0]
+    for directory in (binaries, binaries.rpartition("/")[0]):
+        found = rootfs.lookup(f"{directory}/pyvenv.cfg")
+        if found is not None and found.data is not None:
+            lines = found.data.decode("utf-8", "surrogateescape").splitlines()
+            pairs = (line.partition("=")[::2] for line in lines if "=" in line)
+            return {key.strip().lower(): value.strip() for key, value in pairs}, binaries.rpartition("/")[
+                0
+            ] or "/"
+    return {}, None
+
+
+def _version(real: str, settings: Mapping[str, str]) -> str | None:
+    by_name = re.search(r"python(3\.\d+)t?\Z", real)
+    if by_name:
+        return by_name[1]
+    declared = re.match(r"3\.\d+", settings.get("version") or settings.get("version_info") or "")
+    return declared[0] if declared else None
+
+
+def _version_by_library(rootfs: RootFS, real: str) -> str | None:
+    for directory in _above(real):
+        versions = {
+            match[1]
+            for name in rootfs.listdir(f"{directory}/lib")
+            if (match := re.fullmatch(r"python(3\.\d+)", name)) and _library(rootfs, directory, match[1])
+        }
+        if versions:
+            return versions.pop() if len(versions) == 1 else None
+    return None
+
+
+def _base_prefix(rootfs: RootFS, real: str, version: str | None) -> str | None:
+    return next((d or "/" for d in _above(real) if version and _library(rootfs, d, version)), None)
+
+
+def _library(rootfs: RootFS, prefix: str, version: str) -> str | None:
+    """The standard library below a prefix, by its landmark."""
+    for lib in ("lib", "lib64"):
+        path = f"{prefix.rstrip('/')}/{lib}/python{version}"
+        if any(_is_file(rootfs, f"{path}/{landmark}") for landmark in ("os.py", "os.pyc")):
+            return path
+    return None
+
+
+def _above(path: str) -> list[str]:
+    """The directories above a file, the nearest first; the root is ``""``."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
+
+
+def _search_path(
+    rootfs: RootFS, interpreter: Interpreter, config_env: Mapping[str, str], working_dir: str
+) -> _Search:
+    search = _Search()
+    for entry in config_env.get("PYTHONPATH", "").split(":") if config_env.get("PYTHONPATH") else []:
+        path = entry if entry.startswith("/") else f"{working_dir.rstrip('/')}/{entry}".rstrip("/")
+        search.entries.setdefault(_plain(path), "PYTHONPATH")
+    library = interpreter.library
+    search.entries.setdefault(library, "standard library")
+    search.entries.setdefault(f"{library}/lib-dynload", "standard library")
+    for directory in _site_directories(rootfs, interpreter, config_env):
+        _add_site(rootfs, search, directory)
+    return search
+
+
+def _site_directories(
+    rootfs: RootFS, interpreter: Interpreter, config_env: Mapping[str, str]
+) -> Iterator[str]:
+    """The directories that ``site`` adds, in its order, whether or not they are there."""
+    version = interpreter.version
+    if interpreter.is_virtual:
+        yield from _packages_below(rootfs, interpreter, interpreter.prefix)
+    if not interpreter.is_virtual or interpreter.system_site:
+        if not config_env.get("PYTHONNOUSERSITE"):
+            home = config_env.get("PYTHONUSERBASE") or f"{config_env.get('HOME') or '/root'}/.local"
+            yield f"{home}/lib/python{version}/site-packages"
+        yield from _packages_below(rootfs, interpreter, interpreter.base_prefix)
+
+
+def _packages_below(rootfs: RootFS, interpreter: Interpreter, prefix: str) -> Iterator[str]:
+    prefix, version = prefix.rstrip("/"), f"python{interpreter.version}"
+    if not _is_debian(rootfs, interpreter):
+        for lib in dict.fromkeys((interpreter.library.rpartition("/")[0].rpartition("/")[2], "lib")):
+            yield f"{prefix}/{lib}/{version}/site-packages"
+        return
+    if interpreter.is_virtual:
+        yield f"{prefix}/lib/{version}/site-packages"
+    yield f"{prefix}/local/lib/{version}/dist-packages"
+    yield f"{prefix}/lib/python3/dist-packages"
+    yield f"{prefix}/lib/{version}/dist-packages"
+
+
+def _is_debian(rootfs: RootFS, interpreter: Interpreter) -> bool:
+    """Whether the interpreter is Debian's (or Ubuntu's), which looks into dist-packages."""
+    return interpreter.library.startswith("/usr/lib/") and any(
+        rootfs.lookup(directory) is not None
+        for directory in (
+            "/usr/lib/python3/dist-packages",
+            f"/usr/local/lib/python{interpreter.version}/dist-packages",
+        )
+    )
+
+
+def _add_site(rootfs: RootFS, search: _Search, directory: str) -> None:
+    """``site.addsitedir``: the directory, then what its ``.pth`` files name, by their names' order."""
+    found = rootfs.lookup(directory)
+    if found is None or not found.is_directory or directory in search.sites:
+        return
+    search.sites.append(directory)
+    search.entries.setdefault(directory, "site directory")
+    for name in rootfs.listdir(directory):
+        if name.endswith(".pth") and not name.startswith("."):
+            _add_pth(rootfs, search, directory, name)
+
+
+def _add_pth(rootfs: RootFS, search: _Search, directory: str, name: str) -> None:
+    found = rootfs.lookup(f"{directory}/{name}")
+    if found is None or found.data is None:
+        return
+    for line in found.data.decode("utf-8-sig", "surrogateescape").split("\n"):
+        if line.startswith("#") or not line.strip():
+            continue
+        if line.startswith(("import ", "import\t")):
+            _add_finder(rootfs, search, directory, name, line)
+            continue
+        path = _plain(line.rstrip() if line.startswith("/") else f"{directory}/{line.rstrip()}")
+        if rootfs.lookup(path) is not None:
+            search.entries.setdefault(path, f"{directory}/{name}")
+
+
+def _add_finder(rootfs: RootFS, search: _Search, directory: str, name: str, line: str) -> None:
+    """An editable finder of setuptools: ``import __editable___NAME_finder; ….install()``."""
+    module = re.match(r"import\s+(__editable__\w+_finder)\b", line)
+    found = rootfs.lookup(f"{directory}/{module[1]}.py") if module else None
+    if found is not None and found.data is not None:
+        search.finders.append((_mapping(found.data), f"editable finder of {directory}/{name}"))
+
+
+def _mapping(source: bytes) -> dict[str, str]:
+    """The literal that a finder assigns to ``MAPPING``; empty when there is none."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    for statement in body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        value = getattr(statement, "value", None)
+        if any(isinstance(t, ast.Name) and t.id == "MAPPING" for t in targets) and isinstance(
+            value, ast.Dict
+        ):
+            pairs = zip(value.keys, value.values, strict=True)
+            return {
+                key.value: path.value
+                for key, path in pairs
+                if isinstance(key, ast.Constant)
+                and isinstance(key.value, str)
+                and isinstance(path, ast.Constant)
+                and isinstance(path.value, str)
+            }
+    return {}
+
+
+def _copies(rootfs: RootFS, search: _Search, package: str) -> Iterator[tuple[str, str]]:
+    """Real directories of ``package``, the imported one first, each with how Python gets there."""
+    seen: set[str] = set()
+    mapped = [(mapping[package], why) for mapping, why in search.finders if package in mapping]
+    beside = [(f"{entry}/{package}", why) for entry, why in search.entries.items()]
+    for path, why in [*beside, *mapped]:
+        real = _package_at(rootfs, path)
+        if real is not None and real not in seen:
+            seen.add(real)
+            yield real, why
+
+
+def _package_at(rootfs: RootFS, path: str) -> str | None:
+    """The real directory of a regular package; a directory without ``__init__.py`` is none (PEP 420)."""
+    if not _is_file(rootfs, f"{path}/__init__.py"):
+        return None
+    return f"/{rootfs.real_path(path)}"
+
+
+def _leftovers(rootfs: RootFS, package: str) -> Iterator[tuple[str, str]]:
+    """Copies at the usual places that Python does not look at."""
+    for directory in [*_USUAL_TREES, *_usual_sites(rootfs)]:
+        real = _package_at(rootfs, f"{directory}/{package}")
+        if real is not None:
+            yield real, "not on the path of the image's Python"
+
+
+def _usual_sites(rootfs: RootFS) -> Iterator[str]:
+    for pattern in _USUAL_PACKAGES:
+        above, star, below = pattern.partition("*")
+        libraries = [f"{above}{n}{below}" for n in rootfs.listdir(above)] if star else [pattern]
+        for library in libraries:
+            for name in rootfs.listdir(library):
+                if re.fullmatch(r"python3(\.\d+)?", name):
+                    yield f"{library}/{name}/site-packages"
+                    yield f"{library}/{name}/dist-packages"
+
+
+@dataclass(frozen=True)
+class _Distribution:
+    name: str
+    version: str
+    directory: str  # that its metadata lies in
+    editable: str | None  # the tree that it was installed from, for an editable install
+
+
+def _distributions(rootfs: RootFS, directories: Iterable[str], package: str) -> Iterator[_Distribution]:
+    """Installed metadata of ``package``, by the name it has or by the usual ``PACKAGE-python``."""
+    for directory in dict.fromkeys(directories):
+        for name in rootfs.listdir(directory):
+            match = re.fullmatch(r"([A-Za-z0-9._]+?)-([^-]+)\.(dist-info|egg-info)", name)
+            if not match or _normal(match[1]) not in (_normal(package), f"{_normal(package)}-python"):
+                continue
+            metadata = rootfs.lookup(f"{directory}/{name}/METADATA") or rootfs.lookup(
+                f"{directory}/{name}/PKG-INFO"
+            )
+            headers = BytesHeaderParser().parsebytes((metadata and metadata.data) or b"")
+            yield _Distribution(
+                str(headers.get("Name") or match[1]),
+                str(headers.get("Version") or match[2]),
+                directory,
+                _editable(rootfs, f"{directory}/{name}/direct_url.json"),
+            )
+
+
+def _editable(rootfs: RootFS, path: str) -> str | None:
+    """The directory that PEP 610's ``direct_url.json`` says an editable install is of."""
+    found = rootfs.lookup(path)
+    try:
+        value = json.loads((found and found.data) or b"null")
+    except (ValueError, RecursionError):
+        return None
+    match value:
+        case {"url": str(url), "dir_info": {"editable": True}} if url.startswith("file:"):
+            return unquote(urlsplit(url).path).rstrip("/")
+    return None
+
+
+def _root(package: str, path: str, why: str, distributions: Iterable[_Distribution]) -> Root:
+    own = next((d for d in distributions if _holds(d, path)), None)
+    return Root(
+        package=package,
+        path=path,
+        upstream=_UPSTREAM.get(package, package),
+        reason=why,
+        distribution=own.name if own else None,
+        version=own.version if own else None,
+    )
+
+
+def _holds(distribution: _Distribution, path: str) -> bool:
+    """Whether a package's directory is of this distribution."""
+    if distribution.editable is None:
+        return path.rpartition("/")[0] == distribution.directory
+    return path.startswith(f"{distribution.editable}/")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _plain(path: str) -> str:
+    """``path`` from ``/``, as ``os.path.abspath`` writes it."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def _is_file(rootfs: RootFS, path: str) -> bool:
+    found = rootfs.lookup(path)
+    return found is not None and found.is_file
