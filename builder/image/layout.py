@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import secrets
 import stat
@@ -102,6 +101,12 @@ class Layout:
 
     def entries(self) -> list[Descriptor]:
         """The descriptors of ``index.json``, in its order."""
+        marker = f"{self.name}/oci-layout"
+        version = json_object(self._read_file(("oci-layout",), 1 << 16), marker).get("imageLayoutVersion")
+        if version != LAYOUT_VERSION:
+            raise ImageMismatch(
+                "a layout of another version", where=marker, expected=LAYOUT_VERSION, found=repr(version)[:40]
+            )
         index = json_object(self._read_file(("index.json",), LARGEST_DOCUMENT), f"{self.name}/index.json")
         manifests = index.get("manifests")
         if not isinstance(manifests, list):
@@ -370,20 +375,16 @@ class Layout:
         tag = descriptor.annotations[REF_NAME]
         with self._errors(("index.json",)):
             self._prepare()
-        with self._errors(("index.json",)), self._locked():
-            data = self._read_file(("index.json",), LARGEST_DOCUMENT)
-            index = dict(json_object(data, f"{self.name}/index.json"))
-            entries = index.get("manifests")
-            kept = list(entries) if isinstance(entries, list) else []
-            places = [number for number, entry in enumerate(kept) if _tag_of(entry) == tag]
-            new = descriptor.as_json()
-            index["manifests"] = [
-                new if places[:1] == [number] else entry
-                for number, entry in enumerate(kept)
-                if number not in places[1:]
-            ] + ([] if places else [new])
-            if index != json.loads(data):
-                self._write(("index.json",), [canonical_json(index)])
+            with self._locked():
+                data = self._read_file(("index.json",), LARGEST_DOCUMENT)
+                index = json_object(data, f"{self.name}/index.json")
+                entries = index.get("manifests")
+                kept = list(entries) if isinstance(entries, list) else []
+                place = next((n for n, entry in enumerate(kept) if _tag_of(entry) == tag), len(kept))
+                others = [entry for entry in kept if _tag_of(entry) != tag]
+                others.insert(place, descriptor.as_json())
+                if others != kept:
+                    self._write(("index.json",), [canonical_json({**index, "manifests": others})])
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -221,6 +221,10 @@ def open_chunks(stream: BinaryIO, size: int = 1 << 20) -> Iterator[bytes]:
         yield chunk
 
 
+class WrongBytesError(ImageMismatch):
+    """A blob's or manifest's bytes are not what its digest says."""
+
+
 def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Iterator[bytes]:
     """The chunks as they come; when they end, their size and digest must be the descriptor's.
 
@@ -228,7 +232,7 @@ def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Ite
     wrong blob. More bytes than promised end it at once.
 
     Raises:
-        ImageMismatch: naming the blob, ``where`` it was read, and both sizes or digests.
+        WrongBytesError: naming the blob, ``where`` it was read, and both sizes or digests.
     """
     read = 0
     digest = hashlib.sha256()
@@ -249,8 +253,8 @@ def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Ite
         yield held
 
 
-def _wrong_blob(descriptor: Descriptor, where: str, expected: str, found: str) -> ImageMismatch:
-    return ImageMismatch(
+def _wrong_blob(descriptor: Descriptor, where: str, expected: str, found: str) -> WrongBytesError:
+    return WrongBytesError(
         f"the bytes of blob {descriptor.digest} are not what its digest says",
         where=where,
         expected=expected,

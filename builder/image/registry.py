@@ -6,11 +6,11 @@ build. What may fail for a while is tried again within bounds; what then fails i
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
+from typing import TypeVar
 from urllib.parse import quote
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
@@ -23,6 +23,7 @@ from builder.image.model import (
     ImageSource,
     Progress,
     RawManifest,
+    WrongBytesError,
     is_digest,
     verified,
 )
@@ -134,6 +135,9 @@ class Repository:
 
     def find_manifest(self, identifier: str) -> RawManifest | None:
         """Like :meth:`get_manifest`, but ``None`` where there is no such manifest."""
+        return _twice(lambda: self._find_manifest(identifier))
+
+    def _find_manifest(self, identifier: str) -> RawManifest | None:
         reply = self._transport.request(
             "GET",
             self._manifest_path(identifier),
@@ -149,7 +153,7 @@ class Repository:
         )
         promised = identifier if is_digest(identifier) else reply.headers.get("Docker-Content-Digest")
         if promised and is_digest(promised) and manifest.digest != promised:
-            raise ImageMismatch(
+            raise WrongBytesError(
                 "the bytes of a manifest are not what its digest says",
                 where=f"{self.name} {identifier}",
                 expected=promised,
@@ -196,6 +200,9 @@ class Repository:
                 expected=f"at most {limit} bytes",
                 found=f"{descriptor.size} bytes",
             )
+        return _twice(lambda: self._read_blob(descriptor))
+
+    def _read_blob(self, descriptor: Descriptor) -> bytes:
         with self.open_blob(descriptor) as chunks:
             return b"".join(chunks)
 
@@ -286,8 +293,8 @@ class Repository:
                 headers={"Content-Type": manifest.media_type},
                 body=manifest.data,
             )
-        except Unavailable:
-            if not self._holds(identifier, manifest.digest):
+        except Unavailable as error:
+            if "status" in error.facts or not self._holds(identifier, manifest.digest):
                 raise
             return manifest.descriptor  # stored, and only the answer was lost
         stored = reply.headers.get("Docker-Content-Digest")
@@ -362,6 +369,8 @@ class Repository:
             if response.status == 416:
                 return  # the blob ends before what its descriptor promises: the check says so
             skip = start - _start_of(response.headers.get("Content-Range"), response.status)
+            if skip < 0:
+                raise TransientError("a partial answer begins after the byte that was asked for")
             for chunk in self._transport.chunks(response):
                 yield chunk[skip:]
                 skip = max(0, skip - len(chunk))
@@ -436,7 +445,9 @@ class Repository:
             return ImageMismatch(
                 "there is no such tag", where=where, hint=f"its tags cannot be listed: {error.what}"
             )
-        nearest = difflib.get_close_matches(identifier, tags, n=NEAREST, cutoff=0.5)
+        from difflib import get_close_matches
+
+        nearest = get_close_matches(identifier, tags, n=NEAREST, cutoff=0.5)
         if not tags:
             hint = "this repository has no tags: check its name"
         elif nearest:
@@ -468,6 +479,17 @@ class _Counted:
     def take_back(self) -> None:
         if self._total:
             self._progress(-self._total)
+
+
+T = TypeVar("T")
+
+
+def _twice(read: Callable[[], T]) -> T:
+    """Read small things once more when their bytes are wrong: a line may damage them once, not each time."""
+    try:
+        return read()
+    except WrongBytesError:
+        return read()
 
 
 def _ignore(size: int) -> None:

@@ -378,6 +378,16 @@ def test_a_manifest_larger_than_4_mib_is_refused(tmp_path: Path) -> None:
         layout.get_manifest("large")
 
 
+@pytest.mark.parametrize("marker", [b'{"imageLayoutVersion":"2.0.0"}', b"{}", b"", None])
+def test_a_layout_of_another_version_is_not_guessed_at(tmp_path: Path, marker: bytes | None) -> None:
+    layout = filled(tmp_path / "out")
+    (layout.path / "oci-layout").unlink()
+    if marker is not None:
+        (layout.path / "oci-layout").write_bytes(marker)
+    with pytest.raises(ImageMismatch):
+        layout.get_manifest("v1")
+
+
 def test_a_directory_with_other_things_is_not_made_a_layout(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InvalidInput, match="neither empty nor"):
