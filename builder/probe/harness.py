@@ -352,8 +352,8 @@ class Program:
             base = "python/" + name.replace(".", "/")
             candidates = (f"{base}.py", f"{base}/__init__.py") if _is_of_the_tree(name) else ()
             path = next((path for path in candidates if path in self.tree), None)
-            if path is None and name == _PACKAGE:
-                path = ""  # its __init__ may not have been carried along
+            if path is None and candidates and any(True for _ in self.tree.paths(f"{base}/")):
+                path = ""  # a package without __init__.py
             self._modules[name] = None if path is None else SourceModule(self, name, path)
         return self._modules[name]
 
