@@ -122,17 +122,16 @@ def _answer(channel: Channel, job: Mapping[str, Any], source: bytes) -> Answer:
 
 
 def _preload(probe: ast.Module) -> None:
-    """Import what the probe imports from the standard library and from the harness' own package."""
+    """Import what the probe imports from the standard library, submodules included."""
     for node in ast.walk(probe):
+        wanted: dict[str, list[str]] = {}
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            wanted = {alias.name: [] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module]
-        else:
-            continue
-        for name in names:
-            if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("builder.probe."):
-                importlib.import_module(name)
+            wanted = {node.module: [alias.name for alias in node.names]}
+        for name, parts in wanted.items():
+            if name.partition(".")[0] in sys.stdlib_module_names:
+                __import__(name, fromlist=parts)
 
 
 def _raise_walls(memory: int, seconds: float) -> None:

@@ -1,0 +1,228 @@
+"""A probe runs behind walls, and whatever goes wrong with it is ``unknown`` with the reason."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.errors import InvalidInput, Unavailable
+from builder.probe.harness import Answer
+from builder.probe.run import Prober, run_probe
+from builder.probe.trees import MappingTree
+
+TREE = MappingTree({"python/sglang/a.py": b"x = 41\n", "python/sglang/b.py": b"y = 1\n"})
+HEAD = "from builder.probe.harness import *\n"
+
+
+@pytest.fixture(scope="module")
+def prober() -> Iterator[Prober]:
+    with Prober(timeout=20) as prober:
+        yield prober
+
+
+@pytest.fixture
+def ask(prober: Prober, tmp_path: Path) -> object:
+    """Ask a probe whose function has this body."""
+
+    def ask(body: str, head: str = HEAD) -> Answer:
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        path = tmp_path / "x.py"
+        path.write_text(f"{head}def probe(tree):\n{lines}")
+        return prober.ask(path, TREE)
+
+    return ask
+
+
+def test_probe_reads_the_tree(ask) -> None:  # type: ignore[no-untyped-def]
+    body = (
+        "value = Program(tree).module('sglang.a').x + 1\n"
+        "read = tree.read('python/sglang/b.py')\n"
+        "there = ['python/sglang/b.py' in tree, 'c' in tree, list(tree.paths('python/sglang/a'))]\n"
+        "return fixed(f'{value} {there} {tree.grep(bytes([121]))} {read!r}', 'torch')"
+    )
+    evidence = "42 [True, False, ['python/sglang/a.py']] ['python/sglang/b.py'] b'y = 1\\n'"
+    assert ask(body) == Answer("fixed", evidence, ("torch",))
+
+
+def test_missing_file_is_a_key_error(ask) -> None:  # type: ignore[no-untyped-def]
+    assert (
+        ask("try:\n    tree.read('nowhere')\nexcept KeyError:\n    return absent('not there')").state
+        == "absent"
+    )
+
+
+OUTSIDE = {
+    "read a file": "open('/etc/passwd')",
+    "read a file by descriptor": "import os; os.open('/etc/passwd', os.O_RDONLY)",
+    "write a file": "open('{tmp}/new', 'w')",
+    "write by pathlib": "import pathlib; pathlib.Path('{tmp}/new').write_text('x')",
+    "remove a file": "import os; os.remove('{tmp}/victim')",
+    "rename a file": "import os; os.rename('{tmp}/victim', '{tmp}/gone')",
+    "make a directory": "import os; os.mkdir('{tmp}/new')",
+    "change a mode": "import os; os.chmod('{tmp}/victim', 0)",
+    "list a directory": "import os; os.listdir('{tmp}')",
+    "make a link": "import os; os.symlink('/etc/passwd', '{tmp}/new')",
+    "open a socket": "import socket; socket.socket()",
+    "connect": "import socket; socket.create_connection(('127.0.0.1', {port}), 5)",
+    "resolve a name": "import socket; socket.getaddrinfo('example.com', 80)",
+    "run a program": "import subprocess; subprocess.run(['touch', '{tmp}/new'])",
+    "run a shell": "import os; os.system('touch {tmp}/new')",
+    "replace the process": "import os; os.execv('/bin/true', ['true'])",
+    "spawn": "import os; os.posix_spawn('/bin/true', ['true'], {{}})",
+    "fork": "import os; os.fork()",
+    "signal the parent": "import os; os.kill(os.getppid(), 9)",
+    "load C code": "import ctypes; ctypes.CDLL(None).unlink(b'{tmp}/victim')",
+    "start a thread": "import threading; threading.Thread(target=print).start()",
+    "share memory": "from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=64)",
+    "raise its limits": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
+    "a temporary file": "import tempfile; tempfile.mkstemp()",
+    "import a package": "import yaml",
+}
+
+
+@pytest.mark.parametrize("attempt", OUTSIDE)
+def test_nothing_outside_can_be_reached(ask, tmp_path: Path, attempt: str) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "victim").write_text("here")
+    tmp_path.chmod(0o777)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = OUTSIDE[attempt].format(tmp=tmp_path, port=server.getsockname()[1])
+        server.settimeout(0)
+        answer = ask(f"{code}\nreturn fixed('it could')")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert answer.state == "unknown", answer
+    assert (tmp_path / "victim").read_text() == "here"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["victim", "x.py"]
+
+
+def test_walls_hold_without_the_audit_hook(ask) -> None:  # type: ignore[no-untyped-def]
+    # What the kernel refuses by itself, were the hook got round.
+    body = (
+        "import os, resource\n"
+        "limits = [resource.getrlimit(k)[1] for k in (resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)]\n"
+        "limits.append(resource.getrlimit(resource.RLIMIT_NOFILE)[1] <= 16)\n"
+        "return fixed(f'{limits} {os.geteuid() != 0}')"
+    )
+    assert ask(body).evidence == "[0, 0, True] True"
+
+
+BROKEN = {
+    "raises": ("raise ValueError('no')", "ValueError: no"),
+    "exits": ("import sys; sys.exit(0)", "SystemExit"),
+    "ends the process": ("import os; os._exit(0)", "ended with status 0 without an answer"),
+    "crashes": ("import faulthandler; faulthandler._sigsegv()", "SIGSEGV"),
+    "answers nothing": ("return None", "NoneType"),
+    "has another state": ("return Answer('perfect', 'x')", "no answer"),
+    "takes all memory": ("x = bytearray(1 << 34)", "MemoryError"),
+    "recurses for ever": ("def f(): return f()\nf()", "RecursionError"),
+    "cannot tell": ("raise CannotTell('because')", "because"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_probe_is_unknown_with_the_reason(ask, kind: str) -> None:  # type: ignore[no-untyped-def]
+    body, reason = BROKEN[kind]
+    answer = ask(body)
+    assert answer.state == "unknown"
+    assert reason in answer.evidence, answer
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "def",
+        "raise ValueError('at import')\n",
+        "import yaml\n",
+        "\0",
+        "from builder.patch import parse_patch\n",
+    ],
+)
+def test_probe_that_does_not_load_is_unknown(ask, head: str) -> None:  # type: ignore[no-untyped-def]
+    answer = ask("return fixed('x')", head)
+    assert answer.state == "unknown"
+    assert "does not load" in answer.evidence
+
+
+def test_next_probe_is_not_harmed_by_the_one_before(ask) -> None:  # type: ignore[no-untyped-def]
+    for body, _ in BROKEN.values():
+        ask(body)
+    ask("import builtins; builtins.len = None")
+    assert ask("return fixed(str(len('xyz')))") == Answer("fixed", "3")
+
+
+def test_output_of_the_source_harms_nothing(ask) -> None:  # type: ignore[no-untyped-def]
+    body = "import sys\nprint('x' * 100000)\nsys.stderr.write('y')\nsys.stdin.read()\nreturn fixed('x')"
+    assert ask(body) == Answer("fixed", "x")
+
+
+def test_evidence_is_one_printable_line(ask) -> None:  # type: ignore[no-untyped-def]
+    answer = ask("return defect('a\\nb\\x1b[31m' + 'c' * 5000)")
+    assert answer.evidence.startswith("a b [31mcc")
+    assert len(answer.evidence) == 1000
+
+
+def test_standard_library_of_the_probe_is_there(ask) -> None:  # type: ignore[no-untyped-def]
+    head = HEAD + "import sqlite3, colorsys\nfrom xml.etree import ElementTree\n"
+    assert ask("return fixed(str(colorsys.rgb_to_hls(1, 1, 1)[1]))", head) == Answer("fixed", "1.0")
+
+
+@pytest.mark.parametrize(
+    "body", ["import time; time.sleep(60)", "while True: pass", "import signal; signal.pause()"]
+)
+def test_time_is_bounded(tmp_path: Path, body: str) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(f"{HEAD}def probe(tree):\n    {body}\n")
+    begin = time.monotonic()
+    answer = run_probe(path, TREE, timeout=1)
+    assert answer == Answer("unknown", "the probe took longer than 1 s")
+    assert time.monotonic() - begin < 10
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(f"{HEAD}def probe(tree):\n    import time; time.sleep(60)\n")
+    before = set(_children())
+    run_probe(path, TREE, timeout=1)
+    path.write_text(f"{HEAD}def probe(tree): return fixed('x')\n")
+    assert run_probe(path, TREE).state == "fixed"
+    deadline = time.monotonic() + 10
+    while set(_children()) - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert set(_children()) <= before
+
+
+def _children() -> list[int]:
+    """Processes that run the sandbox."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if entry.name.isdigit() and b"builder.probe.sandbox" in words and int(entry.name) != os.getpid():
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent in (os.getpid(), 1):
+                found.append(int(entry.name))
+    return found
+
+
+def test_error_in_reading_the_tree_is_ours(prober: Prober, tmp_path: Path) -> None:
+    class Failing(MappingTree):
+        def read(self, path: str) -> bytes:
+            raise Unavailable("git ended")
+
+    path = tmp_path / "x.py"
+    path.write_text(f"{HEAD}def probe(tree): return fixed(str(tree.read('a')))\n")
+    with pytest.raises(Unavailable):
+        prober.ask(path, Failing({}))
+    assert prober.ask(path, MappingTree({"a": b"1"})).state == "fixed"
+
+
+def test_missing_probe_is_an_error(prober: Prober, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        prober.ask(tmp_path / "nowhere.py", TREE)
