@@ -387,7 +387,7 @@ def test_a_registry_that_ignores_ranges_is_read_from_the_start(
     assert behind.read_blob(blob(LAYER)) == LAYER
 
 
-@pytest.mark.parametrize("told", ["bytes 300001-1000002/1000003", "bytes 0-1/2", "none", None])
+@pytest.mark.parametrize("told", ["bytes 300001-1000002/1000003", "none", None])
 def test_a_part_that_is_not_the_one_asked_for_is_not_taken(
     behind: Repository, proxy: FaultyProxy, told: str | None
 ) -> None:
