@@ -130,7 +130,7 @@ def _preload(probe: ast.Module) -> None:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             wanted = {node.module: [alias.name for alias in node.names]}
         for name, parts in wanted.items():
-            if name.partition(".")[0] in sys.stdlib_module_names:
+            if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("builder.probe."):
                 __import__(name, fromlist=parts)
 
 
