@@ -104,11 +104,13 @@ def ask(probe: Callable[[Tree], Answer], tree: Tree) -> Answer:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: its kind, its message and the innermost source line it came from."""
+    """An exception in one line: kind, message, and the innermost line of probe or source it came from."""
     place = ""
     trace = error.__traceback__
     while trace is not None:
-        place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(("/", "<")):  # paths of ours and of the standard library are absolute
+            place = f" ({file}:{trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
 

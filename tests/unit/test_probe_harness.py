@@ -171,7 +171,7 @@ def test_ask_makes_every_failure_unknown() -> None:
     def puzzled(_: object) -> Answer:
         raise CannotTell("why")
 
-    assert ask(failing, tree()).evidence.startswith("the probe stopped: ValueError: no way (")
+    assert ask(failing, tree()).evidence == "the probe stopped: ValueError: no way"
     assert ask(leaving, tree()).state == "unknown"
     assert ask(puzzled, tree()) == Answer("unknown", "why")
     assert ask(lambda _: "fixed", tree()).state == "unknown"  # type: ignore[arg-type,return-value]
