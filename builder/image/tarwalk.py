@@ -17,7 +17,7 @@ from builder.errors import ImageMismatch
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 # name mode uid gid size mtime checksum type link (the rest only matters for the prefix)
-_HEADER = struct.Struct("100s8s8s8s12s12s8sc100s6s81x155s")
+_HEADER = struct.Struct("100s8s8s8s12s12s8sc100s6s82x155s")
 _EXTENDED = frozenset({b"x", b"g", b"L", b"K"})
 _REGULAR = frozenset({b"0", b"\0", b"7", b"S"})
 
@@ -270,11 +270,10 @@ class _Walk:
             if field[0] & 0x40:
                 raise self._refused("holds a negative number", None, repr(field))
             return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-        digits = field.strip(b" \0")
-        try:
-            return int(digits.partition(b"\0")[0], 8) if digits else 0
-        except ValueError:
-            raise self._refused("holds a number that cannot be read", "octal digits", repr(field)) from None
+        digits = field.lstrip(b" \0").partition(b"\0")[0].rstrip(b" ")
+        if digits.translate(None, b"01234567"):
+            raise self._refused("holds a number that cannot be read", "octal digits", repr(field))
+        return int(digits or b"0", 8)
 
     def _decimal(self, pax: dict[bytes, bytes], key: bytes, otherwise: int) -> int:
         """A pax record's number; of times the whole seconds."""
