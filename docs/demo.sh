@@ -10,4 +10,4 @@ show() {
 
 base=$(show overlay base wheel sglang==0.5.20 --output oci:.demo/base)
 echo "$base"
-show overlay build glm53-flash-gb10 --base "$base" --platform linux/arm64 --output oci:.demo/image
+show overlay build glm53-flash-gb10 --base "$base" --platform linux/arm64 --output oci:.demo/image --lock .demo/lock
