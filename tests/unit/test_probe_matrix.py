@@ -1,0 +1,130 @@
+"""Probes over trees: every pair is asked, a series is judged by both trees, and answers are remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import InvalidInput, ProbeFailed
+from builder.probe.harness import Answer
+from builder.probe.matrix import ask_all, find_probes, probe_series
+from builder.probe.remember import Memory
+from builder.probe.trees import DirectoryTree, MappingTree
+
+BEFORE = MappingTree({"python/sglang/a.py": b"x = 1\n", "python/sglang/b.py": b"y = 1\n"})
+AFTER = MappingTree({"python/sglang/a.py": b"x = 2\n"}, BEFORE)
+
+
+@pytest.fixture
+def probes(tmp_path: Path) -> Path:
+    """Probes ``a`` and ``b``: is the value of x in a.py, y in b.py, still 1? And one that never knows."""
+    for module, name in (("a", "x"), ("b", "y")):
+        (tmp_path / f"{module}.py").write_text(
+            "from builder.probe.harness import *\n"
+            "def probe(tree):\n"
+            f"    value = Program(tree).module('sglang.{module}').{name}\n"
+            f"    return defect('{name} is 1') if value == 1 else fixed(f'{name} is {{value}}')\n"
+        )
+    (tmp_path / "lost.py").write_text("def probe(tree): raise ValueError('lost')\n")
+    (tmp_path / "_part.py").write_text("")
+    return tmp_path
+
+
+def test_every_probe_is_asked_about_every_tree(probes: Path) -> None:
+    matrix = ask_all(find_probes(probes), {"old": BEFORE, "new": AFTER})
+    states = {key: answer.state for key, answer in matrix.answers.items()}
+    assert states == {
+        ("a", "old"): "defect",
+        ("a", "new"): "fixed",
+        ("b", "old"): "defect",
+        ("b", "new"): "defect",
+        ("lost", "old"): "unknown",
+        ("lost", "new"): "unknown",
+    }
+    first = matrix.as_json()["probes"][0]
+    assert first["answers"]["new"] == {"state": "fixed", "evidence": "x is 2"}
+
+
+def test_probe_can_be_chosen_by_name(probes: Path) -> None:
+    assert [path.stem for path in find_probes(probes, ["b"])] == ["b"]
+    with pytest.raises(InvalidInput) as error:
+        find_probes(probes, ["los"])
+    assert error.value.hint == "did you mean lost?"
+
+
+def test_patch_that_mends_its_defect_passes(probes: Path) -> None:
+    said = probe_series(["a", "without-probe"], probes, BEFORE, AFTER)
+    assert said == {"a": "defect->fixed", "without-probe": "none"}
+
+
+@pytest.mark.parametrize(
+    ("names", "before", "after", "found"),
+    [
+        (["a"], BEFORE, BEFORE, "defect, then defect"),
+        (["a"], AFTER, AFTER, "fixed, then fixed"),
+        (["a"], AFTER, BEFORE, "fixed, then defect"),
+        (["lost"], BEFORE, AFTER, "unknown, then unknown"),
+        (["a", "b"], BEFORE, AFTER, "defect, then defect"),
+    ],
+)
+def test_patch_that_does_not_is_refused_with_the_evidence(
+    probes: Path, names: list[str], before: MappingTree, after: MappingTree, found: str
+) -> None:
+    with pytest.raises(ProbeFailed) as error:
+        probe_series(names, probes, before, after)
+    assert error.value.exit_code == 7
+    assert error.value.found == found
+    assert error.value.details
+    assert f"{names[-1]}: patched tree: " in error.value.details
+
+
+def test_every_failing_patch_is_named(probes: Path) -> None:
+    with pytest.raises(ProbeFailed, match="2 patches") as error:
+        probe_series(["a", "b", "lost"], probes, BEFORE, AFTER)
+    assert [entry["patch"] for entry in error.value.facts["probes"]] == ["b", "lost"]  # type: ignore[attr-defined]
+
+
+def test_answers_are_remembered_by_probe_and_tree(probes: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    path = probes / "a.py"
+    assert ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"].state == "defect"
+    entries = list(kept.iterdir())
+    assert len(entries) == 1
+    entries[0].write_text('{"state": "fixed", "evidence": "from memory", "pins": ["torch"]}')
+    answer = ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"]
+    assert answer == Answer("fixed", "from memory", ("torch",))
+    assert ask_all([path], {"t": BEFORE}).answers["a", "t"].state == "defect"
+    assert ask_all([path], {"t": AFTER}, remembered=kept).answers["a", "t"].evidence == "x is 2"
+    path.write_text(path.read_text().replace("x is 1", "still"))
+    assert ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"].evidence == "still"
+
+
+def test_unknown_is_never_remembered(probes: Path, tmp_path: Path) -> None:
+    ask_all([probes / "lost.py"], {"t": BEFORE}, remembered=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("junk", ["", "[]", "{}", '{"state": "perfect"}', "\xff"])
+def test_damaged_memory_is_asked_anew(probes: Path, tmp_path: Path, junk: str) -> None:
+    kept = tmp_path / "kept"
+    ask_all([probes / "a.py"], {"t": BEFORE}, remembered=kept)
+    next(kept.iterdir()).write_bytes(junk.encode("latin-1"))
+    assert ask_all([probes / "a.py"], {"t": BEFORE}, remembered=kept).answers["a", "t"].state == "defect"
+
+
+def test_directory_is_asked_anew_each_time(probes: Path, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "python/sglang").mkdir(parents=True)
+    for value, state in ((1, "defect"), (2, "fixed")):
+        (checkout / "python/sglang/a.py").write_text(f"x = {value}\n")
+        matrix = ask_all([probes / "a.py"], {"t": DirectoryTree(checkout)}, remembered=tmp_path / "kept")
+        assert matrix.answers["a", "t"].state == state
+
+
+def test_memory_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "kept")
+    assert memory.get(b"probe", "tree") is None
+    memory.put(b"probe", "tree", Answer("fixed", "x", ("torch",)))
+    assert memory.get(b"probe", "tree") == Answer("fixed", "x", ("torch",))
+    assert [path.name for path in (tmp_path / "kept").iterdir() if path.name.startswith(".")] == []
