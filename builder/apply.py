@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from builder.diff import FileDiff, Kind
 from builder.errors import PatchConflict
 from builder.gitstore import GitError, GitStore, TreeEntry, blob_id
+from builder.lock import write_whole
 from builder.patch import Patch
 from builder.placing import (
     PlacedHunk,
@@ -95,6 +98,7 @@ class AppliedSeries:
         reports: one for each patch, in order.
         before, after: every touched file in the pristine and in the patched tree; None where there is none.
         tree, patched_tree: git tree ids of exactly these files before and after (empty on failure).
+        patch_ids: ``git patch-id --stable``, by patch (empty on failure).
     """
 
     series: Series
@@ -103,6 +107,7 @@ class AppliedSeries:
     after: Mapping[str, SourceFile | None]
     tree: str = ""
     patched_tree: str = ""
+    patch_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> tuple[PatchReport, ...]:
@@ -148,8 +153,8 @@ def apply_series(
     tried = try_series(series, sources, drop=drop)
     if tried.failed:
         raise conflict_error(tried)
-    tree, patched = _second_opinion(tried, store)
-    return AppliedSeries(series, tried.reports, tried.before, tried.after, tree, patched)
+    git = _second_opinion(tried, store)
+    return replace(tried, tree=git.tree, patched_tree=git.patched_tree, patch_ids=git.patch_ids)
 
 
 def conflict_error(tried: AppliedSeries) -> PatchConflict:
@@ -290,25 +295,71 @@ def _name_origin(problem: Problem, patch: Patch, state: _State) -> Problem:
     )
 
 
-def _second_opinion(tried: AppliedSeries, store: GitStore) -> tuple[str, str]:
-    """Have git apply the series to a temporary index; the tree ids before and after.
+@dataclass(frozen=True)
+class _Opinion:
+    """What git made of a series: tree ids before and after, blob ids of the result, patch-ids."""
+
+    tree: str
+    patched_tree: str
+    blobs: Mapping[str, str]
+    patch_ids: Mapping[str, str]
+
+
+def _second_opinion(tried: AppliedSeries, store: GitStore) -> _Opinion:
+    """What git makes of the series; asked once for each series and sources, and then remembered.
 
     Raises:
         PatchConflict: git refuses it, or makes other objects of it.
     """
+    path = store.path / "opinions" / _opinion_key(tried)
+    opinion = _remembered(path)
+    if opinion is None:
+        opinion = _ask_git(tried, store)
+        write_whole(path, json.dumps(asdict(opinion)).encode())
+    wanted = {path: source.blob for path, source in tried.after.items() if source is not None}
+    if dict(opinion.blobs) != wanted:
+        paths = opinion.blobs.keys() | wanted.keys()
+        differing = sorted(path for path in paths if opinion.blobs.get(path) != wanted.get(path))
+        raise PatchConflict(
+            "git makes other files of the series; nothing was written",
+            where=", ".join(differing),
+            expected=", ".join(str(wanted.get(path)) for path in differing),
+            found=", ".join(str(opinion.blobs.get(path)) for path in differing),
+            hint="please report this with the patch",
+        )
+    return opinion
+
+
+def _opinion_key(tried: AppliedSeries) -> str:
+    """Names everything that git is given: the patches' bytes, and modes and blobs of the sources."""
+    digest = hashlib.sha256(tried.series.digest.encode())
+    for report in tried.reports:
+        digest.update(repr(report.dropped).encode())
+    for path, source in sorted(tried.before.items()):
+        digest.update(repr((path, source and source.mode, source and source.blob)).encode())
+    return digest.hexdigest()
+
+
+def _remembered(path: Path) -> _Opinion | None:
+    """What git said before; None when it was not asked, or the record is damaged (it is then asked again)."""
+    try:
+        return _Opinion(**json.loads(path.read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:
+    """Have git apply the series to a temporary index."""
     present = {path: source for path, source in tried.before.items() if source is not None}
     ids = store.write_blobs([source.data for source in present.values()])
+    entries = {
+        path: TreeEntry(source.mode, oid) for (path, source), oid in zip(present.items(), ids, strict=True)
+    }
     with store.index() as index:
-        index.put(
-            {
-                path: TreeEntry(source.mode, oid)
-                for (path, source), oid in zip(present.items(), ids, strict=True)
-            }
-        )
+        index.put(entries)
         tree = index.write_tree()
-        text = b"".join(_for_git(report) for report in tried.reports)
         try:
-            index.apply(text)
+            index.apply(b"".join(_for_git(report) for report in tried.reports))
         except GitError as error:
             raise PatchConflict(
                 "git does not apply what was found to apply; nothing was written",
@@ -317,18 +368,18 @@ def _second_opinion(tried: AppliedSeries, store: GitStore) -> tuple[str, str]:
                 hint="please report this with the patch",
             ) from error
         made = {path: entry.blob for path, entry in index.entries().items()}
-        patched = index.write_tree()
-    wanted = {path: source.blob for path, source in tried.after.items() if source is not None}
-    if made != wanted:
-        differing = sorted(path for path in made.keys() | wanted.keys() if made.get(path) != wanted.get(path))
-        raise PatchConflict(
-            "git makes other files of the series; nothing was written",
-            where=", ".join(differing),
-            expected=", ".join(str(wanted.get(path)) for path in differing),
-            found=", ".join(str(made.get(path)) for path in differing),
-            hint="please report this with the patch",
-        )
-    return tree, patched
+        return _Opinion(tree, index.write_tree(), made, _patch_ids(tried.series, store))
+
+
+def _patch_ids(series: Series, store: GitStore) -> dict[str, str]:
+    """``git patch-id --stable`` of every patch, by name; empty for a diff that has none."""
+    numbered = {f"{number:040x}": patch for number, patch in enumerate(series.patches, 1)}
+    text = b"".join(b"commit " + key.encode() + b"\n" + patch.diff + b"\n" for key, patch in numbered.items())
+    found = dict.fromkeys(series.names, "")
+    for line in store.git("patch-id", "--stable", stdin=text).decode().splitlines():
+        patch_id, key = line.split()
+        found[numbered[key].name] = patch_id
+    return found
 
 
 def _for_git(report: PatchReport) -> bytes:
@@ -340,8 +391,9 @@ def _for_git(report: PatchReport) -> bytes:
 
 
 def _pairs(report: PatchReport) -> list[tuple[FileChange, FileDiff]]:
-    diffs = {(diff.old_path, diff.path): diff for diff in report.patch.files}
-    return [(change, diffs[change.old_path, change.path]) for change in report.files]
+    left_out = {path for path, _ in report.dropped}
+    diffs = [diff for diff in report.patch.files if diff.path not in left_out]
+    return list(zip(report.files, diffs, strict=True))
 
 
 def render_change(change: FileChange, diff: FileDiff) -> bytes:

@@ -90,7 +90,6 @@ def make_plan(
     facts: Facts,
     *,
     template: Path,
-    patch_ids: Mapping[str, str],
     probes: Mapping[str, str],
     created: int,
 ) -> Plan:
@@ -101,7 +100,6 @@ def make_plan(
         applied: its series, applied.
         base, facts: the base; its pre-images were checked.
         template: ``Dockerfile.in``.
-        patch_ids: stable patch-ids, by patch.
         probes: what each patch's probe said, by patch.
         created: the time of everything new, in seconds since 1970.
 
@@ -111,7 +109,7 @@ def make_plan(
     files = _post_images(applied, facts)
     modes = {path: f"{file.mode:04o}" for path, file in files.items()}
     image_paths = {path: "/" + fact.image_path for path, fact in facts.files.items()}
-    manifest = _manifest(spec, applied, base, facts, patch_ids, probes, image_paths, modes)
+    manifest = _manifest(spec, applied, base, facts, probes, image_paths, modes)
     record = _context_file(MANIFEST_PATH.lstrip("/"), manifest.as_bytes(), 0o644, 0, 0)
     empty = [_context_file(path, b"", fact.mode, fact.uid, fact.gid) for path, fact in facts.bytecode.items()]
     baked = tuple(sorted([*files.values(), *empty, record], key=lambda file: file.image_path))
@@ -302,7 +300,6 @@ def _manifest(
     applied: AppliedSeries,
     base: Base,
     facts: Facts,
-    patch_ids: Mapping[str, str],
     probes: Mapping[str, str],
     image_paths: dict[str, str],
     modes: dict[str, str],
@@ -334,7 +331,7 @@ def _manifest(
         patches=tuple(
             patch_record(
                 report,
-                patch_ids[report.patch.name],
+                applied.patch_ids[report.patch.name],
                 probes[report.patch.name],
                 image_paths,
                 modes,

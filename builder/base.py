@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.apply import SourceFile
 from builder.errors import ImageMismatch, InvalidInput, UsageError
@@ -24,13 +24,16 @@ from builder.image.append import (
 )
 from builder.image.index import index_images
 from builder.image.layer import parent_directories
-from builder.image.layerindex import LayerIndex, cached_index, index_layer, read_files
 from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.image.rootfs import RootFS
 from builder.manifest import MANIFEST_PATH
-from builder.roots import bytecode_of, find_roots, shadows_of
 from builder.spec import BaseSpec
+
+if TYPE_CHECKING:
+    from builder.image.layerindex import LayerIndex
+    from builder.image.rootfs import RootFS
+
+# What reads layers is imported where it is used: a build on a locked base reads none.
 
 ByteProgress = Callable[[str, int], Callable[[int], None]]
 
@@ -293,11 +296,15 @@ def lookup_facts(
         _root_of(path, roots)
     if known is not None and known.covers(paths) and {root.path for root in known.roots} == set(roots):
         return known
+    from builder.image.rootfs import RootFS
+
     return _read_facts(base, paths, RootFS(layer_indexes(base, cache, progress)), roots)
 
 
 def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[LayerIndex]:
     """An index of each of the base's layers, lowest first; a layer is read once in its life."""
+    from builder.image.layerindex import cached_index, index_layer
+
     indexes = []
     for descriptor, diff_id in zip(base_layers(base.manifest), diff_ids(base.config), strict=True):
         index = cached_index(cache / "layers", diff_id)
@@ -379,6 +386,8 @@ def _root_of(path: str, roots: Mapping[str, str]) -> str:
 
 
 def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[str, str]) -> Facts:
+    from builder.roots import find_roots
+
     facts: list[RootFact] = []
     warnings: list[str] = []
     python: str | None = None
@@ -432,6 +441,8 @@ def _bytecode(base: Base, files: Collection[FileFact], fs: RootFS) -> dict[str, 
     Raises:
         ImageMismatch: Python imports something else than the source that would be patched.
     """
+    from builder.roots import bytecode_of, shadows_of
+
     found = {}
     environment = environment_of(base.config)
     for fact in files:
@@ -460,6 +471,9 @@ def _read_back(
     base: Base, image_paths: Sequence[str], cache: Path, progress: ByteProgress
 ) -> dict[str, bytes]:
     """The bytes of a few files of the base, for showing how they differ."""
+    from builder.image.layerindex import read_files
+    from builder.image.rootfs import RootFS
+
     fs = RootFS(layer_indexes(base, cache, progress))
     layers = base_layers(base.manifest)
     found: dict[str, bytes] = {}

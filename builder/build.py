@@ -19,7 +19,6 @@ from builder.image.layer import Layer
 from builder.image.model import Descriptor, ImageSink, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.lock import Lock
-from builder.manifest import patch_ids
 from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
@@ -49,7 +48,6 @@ class Patched:
 
     Args:
         spec, upstream, applied: the overlay, its pinned source, its series applied to it.
-        patch_ids: stable patch-ids, by patch.
         probes: what the probes said, by patch: ``defect->fixed``, or ``none`` for a patch without a probe.
         template: ``Dockerfile.in``.
     """
@@ -57,7 +55,6 @@ class Patched:
     spec: Spec
     upstream: Upstream
     applied: AppliedSeries
-    patch_ids: Mapping[str, str]
     probes: Mapping[str, str]
     template: Path
 
@@ -110,11 +107,10 @@ def patch_upstream(root: Root, name: str, cache: Path, sources: Sources, *, say:
     )
     store = GitStore.create(cache / "series.git")
     applied = apply_series(series, upstream.files(series.paths), store, drop=spec.patches.drop)
-    ids = patch_ids(applied, store)
     pristine = pristine_tree(upstream)
     patched = patched_tree(pristine, applied)
     probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes")
-    return Patched(spec, upstream, applied, ids, probes, root.template)
+    return Patched(spec, upstream, applied, probes, root.template)
 
 
 def plan_images(
@@ -161,7 +157,6 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
         base,
         facts,
         template=patched.template,
-        patch_ids=patched.patch_ids,
         probes=patched.probes,
         created=creation_time(patched.spec),
     )

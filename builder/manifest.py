@@ -7,9 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder import __version__
-from builder.apply import AppliedSeries, FileChange, PatchReport
+from builder.apply import FileChange, PatchReport
 from builder.errors import ImageMismatch
-from builder.gitstore import GitStore
 from builder.image.model import canonical_json, sha256_digest
 
 MANIFEST_PATH = "/usr/share/sglang-overlay/manifest.json"
@@ -158,17 +157,6 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "applied-patch manifest",
     } | schema
-
-
-def patch_ids(applied: AppliedSeries, store: GitStore) -> dict[str, str]:
-    """``git patch-id --stable`` of every patch, by name; the id of an empty diff is empty."""
-    numbered = {f"{number:040x}": report.patch for number, report in enumerate(applied.reports, 1)}
-    text = b"".join(b"commit " + key.encode() + b"\n" + patch.diff + b"\n" for key, patch in numbered.items())
-    found = dict.fromkeys(applied.series.names, "")
-    for line in store.git("patch-id", "--stable", stdin=text).decode().splitlines():
-        patch_id, key = line.split()
-        found[numbered[key].name] = patch_id
-    return found
 
 
 def patch_record(
