@@ -19,6 +19,7 @@ from builder.image.document import json_object, media_type_of
 from builder.image.model import (
     INDEX_TYPES,
     MANIFEST_TYPES,
+    OCI_INDEX,
     Descriptor,
     ImageSource,
     Progress,
@@ -28,13 +29,15 @@ from builder.image.model import (
     verified,
 )
 from builder.image.reference import Reference, is_tag, parse_reference
+from builder.image.referrers import listed, listing, referrer_descriptor, referrers_tag, subject_of
 from builder.image.retry import TransientError
 from builder.image.transport import Connections, NetworkSettings, Reply, Transport, Warn
 from builder.image.upload import SessionLostError, UploadSession, send_stream
 
 LARGEST_MANIFEST = 4 << 20  # bytes, as the distribution-spec recommends to registries
 ACCEPT = ", ".join(sorted(MANIFEST_TYPES | INDEX_TYPES))
-MOST_TAG_PAGES = 20
+MOST_PAGES = 20
+LIST_ATTEMPTS = 5
 TAGS_A_PAGE = 1000
 NEAREST = 5
 WORTH_RESUMING = 64 << 10  # bytes between two failures that count as getting on
@@ -225,23 +228,10 @@ class Repository:
     def list_tags(self) -> list[str]:
         """The tags, at most 20 pages of a thousand; empty where the repository does not exist."""
         tags: list[str] = []
-        target: str | None = f"{self._root}/tags/list?n={TAGS_A_PAGE}"
-        for _ in range(MOST_TAG_PAGES):
-            if target is None:
-                break
-            reply = self._transport.request(
-                "GET", target, scopes=self._read, expect=_MAYBE, limit=LARGEST_MANIFEST
-            )
-            if reply.status == 404:
-                break
-            named = json_object(reply.data, f"the tags of {self.name}").get("tags") or []
-            tags += (
-                [tag for tag in named if isinstance(tag, str) and is_tag(tag)]
-                if isinstance(named, list)
-                else []
-            )
-            link = _NEXT_PAGE.search(reply.headers.get("Link", ""))
-            target = self._transport.next_address(reply.url, link[1]) if link else None
+        for reply in self._pages(f"{self._root}/tags/list?n={TAGS_A_PAGE}", scopes=self._read):
+            named = json_object(reply.data, f"the tags of {self.name}").get("tags")
+            if isinstance(named, list):
+                tags += [tag for tag in named if isinstance(tag, str) and is_tag(tag)]
         return tags
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -283,7 +273,89 @@ class Repository:
             ImageMismatch: the registry says that it stored something else.
             Unavailable: as :meth:`get_manifest`; also where a blob that it names is missing.
         """
-        identifier = tag or manifest.digest
+        self._put_manifest(manifest, tag or manifest.digest)
+        return manifest.descriptor
+
+    # --- referrers ----------------------------------------------------------------------------------------
+
+    def list_referrers(self, digest: str, *, artifact_type: str | None = None) -> list[Descriptor]:
+        """What refers to the image with this digest (OCI 1.1), by the registry's API or the fallback tag.
+
+        Args:
+            digest: of the manifest or index that is referred to; it need not be there.
+            artifact_type: only referrers of this type.
+
+        Raises:
+            ImageMismatch: the list is damaged.
+            Unavailable: as :meth:`get_manifest`.
+        """
+        found = self._asked_referrers(digest)
+        if found is None:
+            tag = referrers_tag(digest)
+            found = listed(self.find_manifest(tag), f"{self.name}:{tag}")
+        return [one for one in found if artifact_type in (None, one.artifact_type)]
+
+    def put_referrer(self, manifest: RawManifest) -> Descriptor:
+        """Store a manifest with a ``subject``, so that it is found from there. Its blobs must be there.
+
+        Where the registry has no referrers API, the fallback tag is written too. Writers who do that at the
+        same moment can overwrite each other (the specification has no lock): what was written is read again.
+
+        Raises:
+            ImageMismatch: it has no subject, or the list of referrers is damaged.
+            Unavailable: as :meth:`get_manifest`; also where others keep overwriting the list.
+        """
+        subject = subject_of(manifest, f"for {self.name}")
+        reply = self._put_manifest(manifest, manifest.digest)
+        own = referrer_descriptor(manifest, f"for {self.name}")
+        if reply is None or "OCI-Subject" not in reply.headers:
+            self._list_under_tag(own, referrers_tag(subject))
+        return own
+
+    def _asked_referrers(self, digest: str) -> list[Descriptor] | None:
+        """The answer of the referrers API; ``None`` where the registry has none."""
+        self._blob_path(digest)  # refuses what is no digest
+        found: list[Descriptor] = []
+        answered = False
+        where = f"the referrers of {self.name}@{digest}"
+        for reply in self._pages(f"{self._root}/referrers/{digest}", scopes=self._read):
+            if _bare_type(reply) != OCI_INDEX:
+                return None  # a page for people, of a registry that does not know the path
+            found += listed(RawManifest(OCI_INDEX, reply.data), where)
+            answered = True
+        return found if answered else None
+
+    def _list_under_tag(self, own: Descriptor, tag: str) -> None:
+        for _ in range(LIST_ATTEMPTS):
+            others = listed(self.find_manifest(tag), f"{self.name}:{tag}")
+            if any(other.digest == own.digest for other in others):
+                return
+            self._put_manifest(listing([*others, own]), tag)
+        raise Unavailable(
+            "others keep overwriting the list of referrers",
+            where=f"{self.name}:{tag}",
+            hint="run it again when nobody else attaches something to this image",
+        )
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _pages(self, target: str, *, scopes: Scopes) -> Iterator[Reply]:
+        """The pages of a list, as far as :data:`MOST_PAGES`; none where there is no such list."""
+        following: str | None = target
+        for _ in range(MOST_PAGES):
+            if following is None:
+                return
+            reply = self._transport.request(
+                "GET", following, scopes=scopes, expect=_MAYBE, limit=LARGEST_MANIFEST
+            )
+            if reply.status == 404:
+                return
+            yield reply
+            link = _NEXT_PAGE.search(reply.headers.get("Link", ""))
+            following = self._transport.next_address(reply.url, link[1]) if link else None
+
+    def _put_manifest(self, manifest: RawManifest, identifier: str) -> Reply | None:
+        """Store a manifest under a tag or its digest; ``None`` where it is stored and the answer was lost."""
         try:
             reply = self._transport.request(
                 "PUT",
@@ -296,7 +368,7 @@ class Repository:
         except Unavailable as error:
             if "status" in error.facts or not self._holds(identifier, manifest.digest):
                 raise
-            return manifest.descriptor  # stored, and only the answer was lost
+            return None
         stored = reply.headers.get("Docker-Content-Digest")
         if stored and stored != manifest.digest:
             raise ImageMismatch(
@@ -305,9 +377,7 @@ class Repository:
                 expected=manifest.digest,
                 found=stored,
             )
-        return manifest.descriptor
-
-    # --- inside -------------------------------------------------------------------------------------------
+        return reply
 
     def _manifest_path(self, identifier: str) -> str:
         if not is_digest(identifier) and not is_tag(identifier):

@@ -36,7 +36,7 @@ from builder.image.model import (
     sha256_digest,
 )
 from builder.image.reference import Reference, parse_reference
-from builder.image.registry import MOST_TAG_PAGES, Network, Repository
+from builder.image.registry import MOST_PAGES, Network, Repository
 from builder.image.retry import RetryPolicy
 from builder.image.transport import NetworkSettings
 from tests.conftest import ROOT
@@ -618,7 +618,7 @@ def test_an_endless_list_of_tags_ends(behind: Repository, proxy: FaultyProxy) ->
     page = json.dumps({"tags": ["a"]}).encode()
     proxy.fail("GET", "/v2/", faulty.answer_with(200, page, Link='</v2/more>; rel="next"'), times=1000)
     assert behind.list_tags() == ["a"] * len(proxy.seen)
-    assert len(proxy.seen) == MOST_TAG_PAGES
+    assert len(proxy.seen) == MOST_PAGES
 
 
 def test_a_repository_that_does_not_exist_says_so(direct: Repository) -> None:
@@ -652,6 +652,93 @@ def test_what_is_neither_tag_nor_digest_is_never_asked_for(
     with pytest.raises(OverlayError):
         behind.read_blob(Descriptor(OCI_LAYER, identifier, 3))
     assert proxy.seen == []
+
+
+# --- referrers -------------------------------------------------------------------------------------------
+
+
+def attestation(subject: RawManifest, note: str, artifact_type: str = "application/x.note") -> RawManifest:
+    return RawManifest(
+        OCI_MANIFEST,
+        canonical_json(
+            {
+                "schemaVersion": 2,
+                "mediaType": OCI_MANIFEST,
+                "artifactType": artifact_type,
+                "config": blob(b"{}", "application/vnd.oci.empty.v1+json").as_json(),
+                "layers": [blob(b"{}", "application/vnd.oci.empty.v1+json").as_json()],
+                "subject": subject.descriptor.as_json(),
+                "annotations": {"note": note},
+            }
+        ),
+    )
+
+
+def test_referrers_are_found_without_a_referrers_api(direct: Repository, registry: Registry) -> None:
+    subject = push_image(direct, LAYER)
+    direct.put_blob(blob(b"{}"), b"{}")
+    assert direct.list_referrers(subject.digest) == []
+    first, second = attestation(subject, "1"), attestation(subject, "2", "application/x.other")
+    for manifest in (first, second, first):
+        direct.put_referrer(manifest)
+    found = direct.list_referrers(subject.digest)
+    assert [(one.digest, one.artifact_type, one.annotations) for one in found] == [
+        (first.digest, "application/x.note", {"note": "1"}),
+        (second.digest, "application/x.other", {"note": "2"}),
+    ]
+    assert direct.list_referrers(subject.digest, artifact_type="application/x.other") == found[1:]
+    assert direct.get_manifest(first.digest) == first
+    # As any other client finds them.
+    data, media_type = registry.manifest("app", subject.digest.replace(":", "-"))
+    assert media_type == OCI_INDEX
+    assert [entry["digest"] for entry in json.loads(data)["manifests"]] == [first.digest, second.digest]
+
+
+def test_a_registry_with_the_api_gets_no_fallback_tag(
+    behind: Repository, registry: Registry, proxy: FaultyProxy
+) -> None:
+    subject = push_image(behind, LAYER)
+    behind.put_blob(blob(b"{}"), b"{}")
+    note = attestation(subject, "1")
+    proxy.fail("PUT", "/manifests/sha256:", faulty.change_headers(OCI_Subject=subject.digest))
+    own = behind.put_referrer(note)
+    assert registry.tags("app") == ["v1"]
+    pages = [[own.as_json()], [behind.head_manifest("v1").as_json()]]  # type: ignore[union-attr]
+    for number, page in enumerate(pages):
+        index = canonical_json({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": page})
+        headers = {"Content_Type": OCI_INDEX} | ({} if number else {"Link": '</v2/more>; rel="next"'})
+        proxy.fail("GET", "/referrers/|/v2/more", faulty.answer_with(200, index, **headers))
+    assert [one.digest for one in behind.list_referrers(subject.digest)] == [note.digest, subject.digest]
+
+
+def test_referrers_written_at_the_same_time_are_all_listed(
+    behind: Repository, direct: Repository, proxy: FaultyProxy
+) -> None:
+    subject = push_image(direct, LAYER)
+    direct.put_blob(blob(b"{}"), b"{}")
+    ours, theirs = attestation(subject, "ours"), attestation(subject, "theirs")
+    tag = subject.digest.replace(":", "-")
+
+    def overwritten(exchange: faulty.Exchange) -> None:
+        """Somebody who read the list before we wrote writes it after."""
+        answer = exchange.ask()
+        own = direct.put_manifest(theirs)
+        index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [own.as_json()]}
+        direct.put_manifest(RawManifest(OCI_INDEX, canonical_json(index)), tag=tag)
+        exchange.send(answer)
+
+    proxy.fail("PUT", f"/manifests/{tag}", overwritten)
+    behind.put_referrer(ours)
+    assert {one.digest for one in direct.list_referrers(subject.digest)} == {ours.digest, theirs.digest}
+
+
+def test_a_referrer_without_a_subject_and_a_tag_that_is_no_list_are_refused(direct: Repository) -> None:
+    subject = push_image(direct, LAYER)
+    with pytest.raises(ImageMismatch, match="no subject"):
+        direct.put_referrer(subject)
+    direct.put_manifest(subject, tag=subject.digest.replace(":", "-"))
+    with pytest.raises(ImageMismatch, match="not a list"):
+        direct.list_referrers(subject.digest)
 
 
 # --- redirects -------------------------------------------------------------------------------------------
