@@ -23,7 +23,7 @@ from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
 from builder.series import read_series
-from builder.spec import Spec, read_spec
+from builder.spec import Spec
 from builder.upstream import Upstream, resolve_upstream
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class Built:
         return self.index.digest if self.index else self.images[0].image.manifest.digest
 
 
-def patch_upstream(root: Root, name: str, cache: Path, sources: Sources, *, say: Say) -> Patched:
-    """Read an overlay, apply its series to its pinned source, and ask the probes.
+def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say: Say) -> Patched:
+    """Apply an overlay's series to its pinned source, and ask the probes.
 
     Args:
-        root: where specs, patches and probes are.
-        name: the overlay.
+        root: where patches and probes are.
+        spec: the overlay.
         cache: the user's cache.
         sources: where the pinned source comes from.
         say: told what takes time.
@@ -99,7 +99,6 @@ def patch_upstream(root: Root, name: str, cache: Path, sources: Sources, *, say:
     Raises:
         InvalidInput, PatchConflict, ProbeFailed, Unavailable: as each step says.
     """
-    spec = read_spec(root.spec_path(name))
     directory = root.patches / spec.patches.series
     series = read_series(directory, only=spec.patches.only, leave_out=spec.patches.leave_out)
     upstream = resolve_upstream(
@@ -113,23 +112,33 @@ def patch_upstream(root: Root, name: str, cache: Path, sources: Sources, *, say:
     return Patched(spec, upstream, applied, probes, root.template)
 
 
-def plan_images(
-    patched: Patched,
-    location: Reference | LayoutReference,
-    network: Network,
-    *,
-    platforms: Sequence[Platform],
-    lock: Lock,
-    cache: Path,
-    progress: ByteProgress,
-) -> list[Plan]:
-    """Choose the platform images of a base, check every pre-image in them, and plan what goes in.
+def choose_bases(
+    spec: Spec, location: Reference | LayoutReference, network: Network, platforms: Sequence[Platform]
+) -> list[Base]:
+    """The platform images of a base: a few small requests, before anything large is fetched.
 
     Args:
-        patched: the patched source.
+        spec: the overlay.
         location: the base, with a digest.
         network: the registries.
         platforms: what ``--platform`` asks for.
+
+    Raises:
+        ImageMismatch, UsageError, Unavailable: see :func:`builder.base.resolve_bases`.
+    """
+    from builder.image.location import open_source
+
+    return resolve_bases(location, open_source(location, network), spec.base, platforms)
+
+
+def plan_images(
+    patched: Patched, bases: Sequence[Base], *, lock: Lock, cache: Path, progress: ByteProgress
+) -> list[Plan]:
+    """Check every pre-image in the bases, and plan what goes in.
+
+    Args:
+        patched: the patched source.
+        bases: one for each platform.
         lock: facts of bases that were verified before.
         cache: where layer indexes are kept.
         progress: makes a byte counter for a layer that is read.
@@ -137,10 +146,6 @@ def plan_images(
     Raises:
         ImageMismatch: a base is not what the series was made for.
     """
-    from builder.image.location import open_source
-
-    spec = patched.spec
-    bases = resolve_bases(location, open_source(location, network), spec.base, platforms)
     return [_plan(patched, base, lock, cache, progress) for base in bases]
 
 

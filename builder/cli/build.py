@@ -16,6 +16,7 @@ from builder.build import (
     Patched,
     Sources,
     bake_images,
+    choose_bases,
     default_tag,
     locked,
     patch_upstream,
@@ -29,6 +30,7 @@ from builder.image.model import Platform
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.lock import read_lock, write_lock
 from builder.root import cache_path, find_root
+from builder.spec import read_spec
 
 _EXAMPLES = """\b
 Examples:
@@ -98,20 +100,14 @@ def command(
     cache = cache_path()
     progress = Progress()
     try:
-        patched = patch_upstream(home, name, cache, Sources(source, upstream_url, wheel), say=progress)
-        location = base_location(base_text, patched.spec.base)
+        spec = read_spec(home.spec_path(name))
+        location = base_location(base_text, spec.base)
         written = lock_file or home.lock_path(name)
         lock = read_lock([lock_file] if lock_file else home.locks(name))
         with Network(warn=warn) as network:
-            plans = plan_images(
-                patched,
-                location,
-                network,
-                platforms=[Platform.parse(text) for text in platforms],
-                lock=lock,
-                cache=cache,
-                progress=progress.transfer,
-            )
+            bases = choose_bases(spec, location, network, [Platform.parse(text) for text in platforms])
+            patched = patch_upstream(home, spec, cache, Sources(source, upstream_url, wheel), say=progress)
+            plans = plan_images(patched, bases, lock=lock, cache=cache, progress=progress.transfer)
             built = bake_images(plans)
             references = []
             if not dry_run:
