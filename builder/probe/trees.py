@@ -32,7 +32,7 @@ class MappingTree:
         self._files = dict(files)
         self._under = under
 
-    @property
+    @cached_property
     def fingerprint(self) -> str | None:
         """Names the contents; ``None`` where the tree below has no such name."""
         below = "" if self._under is None else getattr(self._under, "fingerprint", None)

@@ -1,0 +1,99 @@
+"""The series against all probes: each patch mends its own defect and no other, on its declared lines."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from builder.apply import AppliedSeries, SourceFile, try_series
+from builder.patch import Patch
+from builder.probe.harness import Tree
+from builder.probe.matrix import Matrix, ask_all, find_probes, probe_series
+from builder.probe.trees import MappingTree
+from builder.series import Series, read_series
+from tests.integration.sources import PATCHES, release_tree
+
+PROBES = PATCHES / "probes"
+SERIES = ("v0.5.17", "v0.5.20")
+EACH = [(name, patch) for name in SERIES for patch in read_series(PATCHES / name).names]
+
+
+@cache
+def pristine(name: str) -> Tree:
+    """The release a series was cut for; only what is below ``python/`` is read, and each file once."""
+    tree = release_tree(name.removeprefix("v"))
+    paths = [path for path in tree.paths("python/sglang/srt/") if path.endswith(".py")]
+    kernels = [path for path in tree.paths("python/sglang/kernels/") if path.endswith(".py")]
+    others = [path for path in tree.paths("python/") if path.endswith("METADATA") or path.count("/") == 2]
+    return MappingTree({path: tree.read(path) for path in [*paths, *kernels, *others]})
+
+
+def applied(name: str, patches: Series) -> AppliedSeries:
+    base = pristine(name)
+    files = {path: SourceFile("100644", base.read(path)) for path in patches.paths if path in base}
+    made = try_series(patches, files)
+    assert not made.failed, [problem for report in made.failed for problem in report.problems]
+    return made
+
+
+def tree_of(name: str, made: AppliedSeries) -> MappingTree:
+    after = {path: file.data if file else None for path, file in made.after.items()}
+    return MappingTree(after, pristine(name))
+
+
+@pytest.fixture(scope="session")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("answers")
+
+
+def everything(tree: Tree, remembered: Path) -> Matrix:
+    return ask_all(find_probes(PROBES), {"tree": tree}, remembered=remembered)
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_series_lands_on_its_declared_lines(name: str) -> None:
+    made = applied(name, read_series(PATCHES / name))
+    assert {report.patch.name: report.offsets for report in made.reports if report.offsets} == {}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_every_prefix_of_the_series_compiles(name: str) -> None:
+    series = read_series(PATCHES / name)
+    for count in range(1, len(series.patches) + 1):
+        made = applied(name, Series(name, series.patches[:count]))
+        for path, file in made.after.items():
+            if file and path.endswith(".py"):
+                compile(file.data, path, "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_every_patch_has_a_probe_that_it_flips(name: str, remembered: Path) -> None:
+    series = read_series(PATCHES / name)
+    after = tree_of(name, applied(name, series))
+    said = probe_series(series.names, PROBES, pristine(name), after, remembered=remembered)
+    assert said == dict.fromkeys(series.names, "defect->fixed")
+
+
+@pytest.mark.parametrize(("name", "patch"), EACH)
+def test_patch_alone_flips_its_own_probe_and_no_other(name: str, patch: str, remembered: Path) -> None:
+    series = read_series(PATCHES / name)
+    needed = _with_what_it_needs(series, patch)
+    before = everything(pristine(name), remembered).answers
+    after = everything(tree_of(name, applied(name, Series(name, needed))), remembered).answers
+    changed = {
+        probe: (before[probe, tree].state, after[probe, tree].state)
+        for probe, tree in after
+        if before[probe, tree].state != after[probe, tree].state
+    }
+    assert changed == dict.fromkeys((p.name for p in needed), ("defect", "fixed"))
+
+
+def _with_what_it_needs(series: Series, name: str) -> tuple[Patch, ...]:
+    """The patch and, before it, what its ``Overlay-Depends`` name, in the series' order."""
+    wanted = {name}
+    for patch in reversed(series.patches):
+        if patch.name in wanted:
+            wanted |= set(patch.depends)
+    return tuple(patch for patch in series.patches if patch.name in wanted)
