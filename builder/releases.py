@@ -1,66 +1,90 @@
-"""The SGLang releases that can be named by version alone, each pinned to its wheel and, where known, commit.
+"""The SGLang releases that can be named by version alone: wheel and, where known, commit of each.
 
-A release is added with its next overlay, or when ``overlay diff`` is to look at it.
+They stand in ``releases.yaml`` beside this module, and in ``releases.yaml`` of a root, which adds to it.
 """
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
 
 from builder.errors import InvalidInput
 from builder.spec import UpstreamSpec, Wheel
 
-# release: (commit of the repository, SHA-256 of the wheel for CPython 3.11 on linux/amd64)
-_PINS: dict[str, tuple[str | None, str]] = {
-    "v0.5.16": (
-        "fdebc938f7f4d16fe6b9f55dcd9a767cf0899ea1",
-        "d5f345a18953dd35df568ac56bdcb7f5ee910ab39efea4469b714556d1070713",
-    ),
-    "v0.5.17": (
-        "29481685462732237d80d86076d6563e1f658102",
-        "575e38f5683624ded3b4bb267f637a098e5ed37d13a1d1ff5ea09bd781a04d16",
-    ),
-    "v0.5.18": (
-        "71de97b264b04dcd514cf904003028aefe9775c8",
-        "e97b585dd2d5db2802599feba47c84cce972f5e1231a6816fef996200207b5cf",
-    ),
-    "v0.5.19": (
-        "0bcd822377da7b5718e674eaf9c870d349424dd1",
-        "425e87377e725d03db8262382008f3fd9561a6cf5d82f485f8b9929f02ffe12b",
-    ),
-    "v0.5.20": (
-        "94602c9c2b7cbdb8efd5c52802dac6a1c180089e",
-        "1573527042f4f6b4ead838302818595fc77fdc611dbcc2e40cd150fbc8f8513c",
-    ),
-    "v0.5.21": (
-        "e00930c5489053f26d86b179cee0d087f846acbb",
-        "96c029f75dec99baa33a5db3d41b1bebefdd6bcfba3a2f7c807fe1cf49a87c20",
-    ),
-    "v0.5.22": (None, "cc9a0f15bd8f877a0584fdb7a1702240177a1f1cc8d17c978715161717b9037b"),
-    "v0.5.23": (None, "00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937"),
-}
+_SHIPPED = Path(__file__).with_name("releases.yaml")
+_RELEASE = re.compile(r"v(\d+(?:\.\d+)*)(.*)\Z")
 
 
-def release_upstream(release: str) -> UpstreamSpec:
+def release_upstream(release: str, root: Path | None = None) -> UpstreamSpec:
     """The pin of a release.
 
     Args:
         release: such as ``v0.5.20``.
+        root: a directory whose ``releases.yaml`` is read as well.
 
     Raises:
-        InvalidInput: the release is not in the table, with the nearest one.
+        InvalidInput: the release is not in the table, with the nearest one; or a table is not of its form.
     """
-    if release not in _PINS:
-        near = get_close_matches(release, _PINS, n=1)
+    pins = known_releases(root)
+    if release not in pins:
+        near = get_close_matches(release, pins, n=1)
         raise InvalidInput(
             "there is no pin for this release",
-            where="builder/releases.py",
-            expected=", ".join(_PINS),
+            where="releases.yaml",
+            expected=", ".join(pins),
             found=release,
-            hint=f"did you mean {near[0]}? Otherwise name a checkout, or REPOSITORY@REVISION"
+            hint=f"did you mean {near[0]}? Otherwise add it to releases.yaml, or name REPOSITORY@REVISION"
             if near
-            else "name a checkout, or REPOSITORY@REVISION",
+            else "add it to releases.yaml, or name REPOSITORY@REVISION",
         )
-    commit, sha256 = _PINS[release]
-    wheel = Wheel(requirement=f"sglang=={release.removeprefix('v')}", sha256=sha256)
-    return UpstreamSpec(release=release, commit=commit, wheel=wheel)
+    return pins[release]
+
+
+def releases_after(release: str, root: Path | None = None) -> list[str]:
+    """The known releases that are newer than ``release``, oldest first."""
+    than = release_order(release)
+    return sorted((name for name in known_releases(root) if release_order(name) > than), key=release_order)
+
+
+def release_order(release: str) -> tuple[tuple[int, ...], bool, str]:
+    """A key that sorts releases; ``v0.5.20rc1`` comes before ``v0.5.20``, and what is no release first."""
+    match = _RELEASE.match(release)
+    if match is None:
+        return ((), False, release)
+    return (tuple(map(int, match[1].split("."))), match[2] == "" or match[2].startswith(".post"), match[2])
+
+
+def known_releases(root: Path | None = None) -> dict[str, UpstreamSpec]:
+    """Every release of the tables, in their order.
+
+    Args:
+        root: a directory whose ``releases.yaml``, where there is one, is read after the shipped one.
+
+    Raises:
+        InvalidInput: a table is not of its form.
+    """
+    tables = [_SHIPPED] + ([root / "releases.yaml"] if root and (root / "releases.yaml").is_file() else [])
+    return {name: pin for table in tables for name, pin in _read_table(table).items()}
+
+
+@lru_cache(maxsize=4)
+def _read_table(path: Path) -> dict[str, UpstreamSpec]:
+    import yaml
+    from pydantic import ValidationError
+
+    try:
+        rows = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}  # noqa: S506
+        pins = {}
+        for name, row in rows.items():
+            wheel = Wheel(requirement=f"sglang=={name.removeprefix('v')}", sha256=row["wheel"])
+            pins[name] = UpstreamSpec(release=name, commit=row.get("commit"), wheel=wheel)
+    except (yaml.YAMLError, ValidationError, AttributeError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            "table of releases is not of its form",
+            where=str(path),
+            expected="lines such as v0.5.20: {commit: 40 hex digits or null, wheel: 64 hex digits}",
+            found=str(error).splitlines()[0],
+        ) from error
+    return pins

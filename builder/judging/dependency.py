@@ -1,0 +1,89 @@
+"""Evidence by dependency: the versions of other packages that a tree asks for, and the tree with others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from builder.judging.evidence import Dependency
+from builder.probe.harness import Tree
+from builder.probe.trees import MappingTree
+
+METADATA = "python/sglang.dist-info/METADATA"
+PYPROJECT = "python/pyproject.toml"
+ASSERTED = "python/sglang/srt/entrypoints/engine.py"
+
+_SPECIFIER = rb"(?:[=!<>~]=?=?[^\s,;\"')]+,?\s*)+"
+# One pattern a file: group 1 is the distribution's name, group 2 the version or specifier.
+_PATTERNS = {
+    METADATA: re.compile(
+        rb"^Requires-Dist:\s*([A-Za-z0-9._-]+)(?:\[[^]\n]*\])?\s*\(?(" + _SPECIFIER + rb")", re.MULTILINE
+    ),
+    PYPROJECT: re.compile(rb"[\"']([A-Za-z0-9._-]+)(?:\[[^]\n]*\])?\s*(" + _SPECIFIER + rb")[^\"']*[\"']"),
+    ASSERTED: re.compile(rb"assert_pkg_version\(\s*[\"']([A-Za-z0-9._-]+)[\"'],\s*[\"']([^\"']+)[\"']"),
+}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A version that a tree asks for, and the file that says so."""
+
+    specifier: str
+    source: str
+
+
+def read_pins(tree: Tree) -> dict[str, Pin]:
+    """The versions that a tree asks for, by normalised name (PEP 503).
+
+    The wheel's metadata comes first, else ``pyproject.toml``, else what the source asserts when it starts (as
+    ``>=``).
+    """
+    found: dict[str, Pin] = {}
+    for path, pattern in _PATTERNS.items():
+        for name, version in _matches(tree, path, pattern):
+            specifier = f">={version}" if path == ASSERTED else version
+            found.setdefault(normalised(name), Pin(specifier, path))
+    return found
+
+
+def compare_pins(names: Iterable[str], pin: dict[str, Pin], target: dict[str, Pin]) -> tuple[Dependency, ...]:
+    """The distributions as the pinned tree and the target ask for them."""
+    found = []
+    for name in dict.fromkeys(map(normalised, names)):
+        was, now = pin.get(name), target.get(name)
+        source = now.source if now else was.source if was else ""
+        found.append(Dependency(name, was.specifier if was else None, now.specifier if now else None, source))
+    return tuple(found)
+
+
+def with_pins(tree: Tree, dependencies: Iterable[Dependency]) -> Tree:
+    """The tree as if it asked for the pinned versions: what would be if these dependencies went back."""
+    changed: dict[str, bytes | None] = {}
+    back = {d.name: d.pinned.encode() for d in dependencies if d.pinned is not None and d.target is not None}
+    for path, pattern in _PATTERNS.items():
+        if path in tree:
+            changed[path] = pattern.sub(partial(_replaced, back, path), tree.read(path))
+    return MappingTree(changed, under=tree)
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _matches(tree: Tree, path: str, pattern: re.Pattern[bytes]) -> Iterator[tuple[str, str]]:
+    if path in tree:
+        for match in pattern.finditer(tree.read(path)):
+            yield match[1].decode(), match[2].decode().strip().rstrip(",")
+
+
+def _replaced(back: dict[str, bytes], path: str, match: re.Match[bytes]) -> bytes:
+    version = back.get(normalised(match[1].decode()))
+    if version is None:
+        return match[0]
+    if path == ASSERTED:
+        version = version.lstrip(b"=<>!~")
+    start, end = match.start(2) - match.start(), match.end(2) - match.start()
+    return match[0][:start] + version + match[0][end:]

@@ -1,0 +1,274 @@
+"""Judge every patch of a series on every target: gather the evidence, and decide."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from builder.errors import InvalidInput
+from builder.judging.dependency import Pin, compare_pins, read_pins, with_pins
+from builder.judging.evidence import Behaviour, Dependency, Evidence, History, TextEvidence
+from builder.judging.history import Range, bisect, by_releases, commits_between, pickaxe
+from builder.judging.scratch import Scratch
+from builder.judging.target import Target
+from builder.judging.text import MergedSeries, merge_series
+from builder.judging.verdict import Verdict, decide
+from builder.judging.witness import Witness
+from builder.patch import Patch
+from builder.probe.harness import Answer, Tree
+from builder.probe.sources import pristine_tree
+from builder.probe.trees import GitTree, MappingTree
+from builder.series import Series
+from builder.upstream import Upstream
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged: a series and the tree that it was cut for.
+
+    Args:
+        name, version: of the overlay.
+        release: of the pin.
+        commit: of the pin in the upstream's repository; None where nobody knows it.
+        pin: the pinned sources.
+        series: the patches.
+        drop: patterns of files that are left out of every patch.
+    """
+
+    name: str
+    version: str
+    release: str
+    commit: str | None
+    pin: Upstream
+    series: Series
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One patch on one target."""
+
+    patch: str
+    target: str
+    verdict: Verdict
+    evidence: Evidence
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for programs."""
+        return {
+            "patch": self.patch,
+            "target": self.target,
+            "verdict": self.verdict.word,
+            "why": self.verdict.why,
+            "retirable": self.verdict.retirable,
+            "contradictions": list(self.verdict.contradictions),
+            "evidence": self.evidence.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every patch of a subject on every target."""
+
+    subject: Subject
+    targets: tuple[Target, ...]
+    judgements: tuple[Judgement, ...]
+    merged: Mapping[str, MergedSeries]
+
+    def of(self, patch: str, target: str) -> Judgement:
+        """The judgement of one patch on one target."""
+        return next(j for j in self.judgements if (j.patch, j.target) == (patch, target))
+
+    def on(self, target: str) -> list[Judgement]:
+        """The judgements on one target, in the series' order."""
+        return [judgement for judgement in self.judgements if judgement.target == target]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for programs."""
+        return {
+            "overlay": self.subject.name,
+            "version": self.subject.version,
+            "pin": self.subject.release,
+            "series": self.subject.series.name,
+            "patchset": self.subject.series.digest,
+            "targets": [
+                {"name": target.name, "source": target.upstream.kind, "commit": target.upstream.main.commit}
+                for target in self.targets
+            ],
+            "judgements": [judgement.as_json() for judgement in self.judgements],
+        }
+
+
+def judge(
+    subject: Subject,
+    targets: Sequence[Target],
+    probes: Path,
+    cache: Path,
+    *,
+    known: Sequence[str] = (),
+    timeout: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Judge a series on targets, which are worked on side by side as far as there are processors.
+
+    Args:
+        subject: the series and its pin.
+        targets: pristine trees.
+        probes: ``patches/probes``.
+        cache: the cache's directory; answers of probes are kept there.
+        known: the releases there are, to say which were not asked.
+        timeout: seconds for one probe on one tree; None for the usual bound.
+        say: told what takes time.
+
+    Raises:
+        Unavailable: git fails, or a partial clone has to fetch a file and cannot.
+    """
+    say(f"asking {len(subject.series.patches)} patches of {subject.series.name} on the pin")
+    pinned = pristine_tree(subject.pin)
+    with Witness(probes, cache, timeout=timeout) as witness:
+        with_probe = [patch.name for patch in subject.series.patches if witness.has_probe(patch.name)]
+        asked = {name: witness.ask(name, pinned) for name in with_probe}
+    pins = read_pins(pinned)
+    bench = _Bench(subject, probes, cache, asked, pins, timeout)
+    say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
+    with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
+        columns = list(pool.map(bench.judge, targets))
+    judgements = tuple(judgement for column, _ in columns for judgement in column)
+    merged = {target.name: series for target, (_, series) in zip(targets, columns, strict=True)}
+    return Report(subject, tuple(targets), _with_releases(judgements, subject, asked, known), merged)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What is the same for every target."""
+
+    subject: Subject
+    probes: Path
+    cache: Path
+    on_pin: Mapping[str, Answer]
+    pins: Mapping[str, Pin]
+    timeout: float | None
+
+    def judge(self, target: Target) -> tuple[list[Judgement], MergedSeries]:
+        """Every patch on one target."""
+        with ExitStack() as stack:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="overlay-judging-")))
+            witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
+            tree = pristine_tree(target.upstream)
+            subject = self.subject
+            merged = merge_series(
+                subject.series, subject.pin, target.upstream, Scratch(directory), drop=subject.drop
+            )
+            case = _Case(self, target, witness, tree, merged)
+            return [case.judge(patch) for patch in subject.series.patches], merged
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One target while its patches are judged."""
+
+    bench: _Bench
+    target: Target
+    witness: Witness
+    tree: Tree
+    merged: MergedSeries
+
+    def judge(self, patch: Patch) -> Judgement:
+        text = self.merged.evidence[patch.name]
+        behaviour = self._behaviour(patch.name, text)
+        dependencies: tuple[Dependency, ...] = ()
+        rolled_back: Answer | None = None
+        if behaviour is not None and behaviour.pristine.pins:
+            dependencies = compare_pins(behaviour.pristine.pins, dict(self.bench.pins), read_pins(self.tree))
+            rolled_back = self._rolled_back(patch.name, behaviour, dependencies)
+        verdict = decide(
+            text, behaviour, dependencies, rolled_back=rolled_back, without_probe=says_no_probe(patch)
+        )
+        history = self._history(patch, behaviour) if verdict.retirable else None
+        evidence = Evidence(text, behaviour, dependencies, history)
+        return Judgement(patch.name, self.target.name, verdict, evidence)
+
+    def _behaviour(self, name: str, text: TextEvidence) -> Behaviour | None:
+        if name not in self.bench.on_pin:
+            return None
+        pristine = self.witness.ask(name, self.tree)
+        carried = None
+        if text.carried and pristine.state not in ("fixed", "absent"):
+            carried = self.witness.ask(name, self._carried)
+        return Behaviour(self.bench.on_pin[name], pristine, carried)
+
+    @cached_property
+    def _carried(self) -> Tree:
+        changed = {path: None if file is None else file.data for path, file in self.merged.changed.items()}
+        return MappingTree(changed, under=self.tree)
+
+    def _rolled_back(
+        self, name: str, behaviour: Behaviour, dependencies: tuple[Dependency, ...]
+    ) -> Answer | None:
+        """What the probe would say if the dependencies went back to the pin's versions."""
+        changed = [d for d in dependencies if d.changed and d.pinned is not None and d.target is not None]
+        if behaviour.pristine.state != "fixed" or not changed:
+            return None
+        return self.witness.ask(name, with_pins(self.tree, changed))
+
+    def _history(self, patch: Patch, behaviour: Behaviour | None) -> History | None:
+        span = self._span
+        if span is None or not span.commits:
+            return None
+        if behaviour is None:
+            return pickaxe(span, patch)
+        return bisect(span, lambda commit: self._has_changed(patch.name, span, commit))
+
+    @cached_property
+    def _span(self) -> Range | None:
+        """The commits since the pin; None where there is no repository, or it does not have the pin."""
+        if self.target.repository is None:
+            return None
+        for pin in (
+            self.bench.subject.commit,
+            self.bench.subject.pin.main.commit,
+            self.bench.subject.release,
+        ):
+            if pin is not None:
+                try:
+                    return commits_between(self.target.repository, pin, self.target.revision)
+                except InvalidInput:
+                    continue  # the history begins elsewhere: then there is no such evidence
+        return None
+
+    def _has_changed(self, name: str, span: Range, commit: str) -> bool | None:
+        state = self.witness.ask(name, GitTree(span.repository.path, commit)).state
+        return None if state == "unknown" else state != "defect"
+
+
+def says_no_probe(patch: Patch) -> bool:
+    """Whether a patch says itself that it has no probe, and why: ``Overlay-Probe: none [reason]``."""
+    return any(value.split(" ", 1)[0] == "none" and "[" in value for value in patch.values("Overlay-Probe"))
+
+
+def _with_releases(
+    judgements: Sequence[Judgement], subject: Subject, on_pin: Mapping[str, Answer], known: Sequence[str]
+) -> tuple[Judgement, ...]:
+    """The judgements with the first release that needs the patch no more, where no commit was found."""
+    asked: dict[str, list[tuple[str, bool]]] = {}
+    for judgement in judgements:
+        if judgement.target in known:
+            asked.setdefault(judgement.patch, []).append((judgement.target, judgement.verdict.retirable))
+    found = []
+    for judgement in judgements:
+        evidence = judgement.evidence
+        if judgement.verdict.retirable and evidence.history is None and judgement.target in known:
+            rows = asked[judgement.patch]
+            if judgement.patch in on_pin and subject.release not in dict(rows):
+                rows = [(subject.release, on_pin[judgement.patch].state in ("fixed", "absent")), *rows]
+            history = by_releases(rows, subject.release, known)
+            judgement = replace(judgement, evidence=replace(evidence, history=history))
+        found.append(judgement)
+    return tuple(found)

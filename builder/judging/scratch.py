@@ -1,0 +1,164 @@
+"""A throw-away repository in which git merges a few files at a time.
+
+Objects are written as git's loose objects right here: a merge of a few files then costs one git process for a
+whole batch, and nothing is ever written into the user's cache or into a repository that is only looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.apply import SourceFile
+from builder.errors import Unavailable
+from builder.gitstore import GitError, GitStore
+from builder.upstream import Mount
+
+Files = Mapping[str, SourceFile]
+
+_WHO = b"overlay <overlay@localhost> 0 +0000"
+# A handful of files stands for a whole tree: what git would conclude from whole directories does not hold.
+_MERGE = ("-c", "merge.directoryRenames=false", "-c", "merge.renames=true", "merge-tree", "--write-tree")
+
+
+@dataclass(frozen=True)
+class ThreeWay:
+    """One question to git: what ``ours`` becomes when the step from ``base`` to ``theirs`` is made on it."""
+
+    base: Files
+    ours: Files
+    theirs: Files
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Git's answer: the files, and those among them that conflict (they hold conflict markers)."""
+
+    files: Files
+    conflicts: tuple[str, ...]
+
+
+class Scratch:
+    """A bare repository in ``directory`` (which must exist and be empty).
+
+    Args:
+        directory: where it is made; whoever made the directory removes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.store = GitStore.create(directory / "scratch.git")
+        self._objects = self.store.path / "objects"
+        self._written: set[str] = set()
+
+    def borrow(self, mounts: Sequence[Mount]) -> None:
+        """See the objects of these stores too (for whole trees); missing ones of a partial clone are
+        fetched."""
+        paths = dict.fromkeys(str((mount.store.path / "objects").resolve()) for mount in mounts)
+        (self._objects / "info").mkdir(exist_ok=True)
+        (self._objects / "info" / "alternates").write_text("".join(f"{path}\n" for path in paths))
+        for mount in mounts:
+            if not mount.partial:
+                continue
+            with suppress(GitError):  # a store without a remote has everything
+                url = mount.store.git("config", "remote.origin.url").decode().strip()
+                for key, value in {
+                    "core.repositoryFormatVersion": "1",
+                    "extensions.partialClone": "origin",
+                    "remote.origin.url": url,
+                    "remote.origin.promisor": "true",
+                }.items():
+                    self.store.git("config", key, value)
+
+    def merge(self, questions: Sequence[ThreeWay]) -> list[Merged]:
+        """Have git merge each, all in one process (``git merge-tree --write-tree --stdin``).
+
+        Raises:
+            Unavailable: git does not do what its documentation says.
+        """
+        if not questions:
+            return []
+        rows = []
+        for question in questions:
+            base = self.commit(question.base)
+            rows.append(f"{self.commit(question.ours, base)} {self.commit(question.theirs, base)}\n")
+        try:
+            out = self.store.git(
+                *_MERGE, "--stdin", "--no-messages", "--name-only", stdin="".join(rows).encode()
+            )
+        except GitError as error:
+            raise Unavailable(
+                "git cannot merge", found=str(error), hint="git 2.39 or newer is needed"
+            ) from error
+        fields = iter(out.split(b"\0"))
+        return [self._answer(fields) for _ in questions]
+
+    def _answer(self, fields: Iterator[bytes]) -> Merged:
+        clean, tree = next(fields), next(fields).decode()
+        rest = [os.fsdecode(name) for name in iter(lambda: next(fields), b"")]
+        if clean not in (b"0", b"1"):
+            raise Unavailable("git cannot merge", found=f"status {clean!r} of merge-tree")
+        return Merged(self.files(tree), tuple(dict.fromkeys(rest)))
+
+    # --- objects ------------------------------------------------------------------------------------------
+
+    def commit(self, files: Files, parent: str | None = None) -> str:
+        """A commit of exactly these files; its object id."""
+        above = f"parent {parent}\n".encode() if parent else b""
+        tree = self._tree(files)
+        return self._write(
+            b"commit", b"tree %s\n%sauthor %s\ncommitter %s\n\n-\n" % (tree.encode(), above, _WHO, _WHO)
+        )
+
+    def files(self, tree: str, prefix: str = "") -> dict[str, SourceFile]:
+        """The regular files of a tree written here or by a merge here."""
+        body = self._read(tree)
+        found: dict[str, SourceFile] = {}
+        while body:
+            head, _, rest = body.partition(b"\0")
+            mode, _, name = head.partition(b" ")
+            oid, body = rest[:20].hex(), rest[20:]
+            path = prefix + os.fsdecode(name)
+            if mode == b"40000":
+                found |= self.files(oid, f"{path}/")
+            elif mode in (b"100644", b"100755"):
+                found[path] = SourceFile(mode.decode(), self._read(oid))
+        return found
+
+    def _tree(self, files: Mapping[str, SourceFile]) -> str:
+        rows: list[tuple[bytes, bytes]] = []
+        below: dict[str, dict[str, SourceFile]] = {}
+        for path, source in files.items():
+            name, slash, rest = path.partition("/")
+            if slash:
+                below.setdefault(name, {})[rest] = source
+            else:
+                rows.append(
+                    (os.fsencode(name), self._row(source.mode, name, self._write(b"blob", source.data)))
+                )
+        for name, inner in below.items():
+            # git sorts a directory as if its name ended in a slash
+            rows.append((os.fsencode(name) + b"/", self._row("40000", name, self._tree(inner))))
+        return self._write(b"tree", b"".join(row for _, row in sorted(rows)))
+
+    @staticmethod
+    def _row(mode: str, name: str, oid: str) -> bytes:
+        return mode.encode() + b" " + os.fsencode(name) + b"\0" + bytes.fromhex(oid)
+
+    def _write(self, kind: bytes, data: bytes) -> str:
+        whole = b"%s %d\0" % (kind, len(data)) + data
+        oid = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        if oid not in self._written:
+            path = self._objects / oid[:2] / oid[2:]
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(zlib.compress(whole, 1))
+            self._written.add(oid)
+        return oid
+
+    def _read(self, oid: str) -> bytes:
+        whole = zlib.decompress((self._objects / oid[:2] / oid[2:]).read_bytes())
+        return whole.partition(b"\0")[2]

@@ -1,0 +1,408 @@
+"""Evidence by text: a series merged into a target, patch after patch, as git's own three-way merge has it.
+
+For patch *n* the merge's base is the pin with the patches before *n*, "theirs" is that with *n*, and
+"ours" is the
+target with what of the patches before *n* could be carried. So a merged earlier patch takes nothing from
+a later
+one, a block that stands twice is known by what surrounds it, and a squash-merged patch merges to nothing.
+Files that are the same in base and ours need no merge; all others go through git, those of independent
+patches
+in one process. The same is then asked for each hunk alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from builder.apply import AppliedSeries, FileChange, PatchReport, SourceFile, try_series
+from builder.diff import FileDiff, Hunk
+from builder.errors import Unavailable
+from builder.gitstore import GitError
+from builder.judging.evidence import HunkEvidence, HunkState, TextEvidence, TextState
+from builder.judging.scratch import Merged, Scratch, ThreeWay
+from builder.placing import PlacedHunk, apply_hunks, place_hunks, places_of, split_lines
+from builder.series import Series
+from builder.upstream import Upstream
+
+Versions = Mapping[str, SourceFile | None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One patch on the target.
+
+    Args:
+        name: the patch.
+        evidence: what became of it.
+        before, after: the files it concerns, in the target, before and after it was carried; None where
+        there is
+            none. Equal when nothing was carried.
+        conflicts: the files as git leaves them, with conflict markers.
+    """
+
+    name: str
+    evidence: TextEvidence
+    before: Versions
+    after: Versions
+    conflicts: Versions = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MergedSeries:
+    """A series on a target.
+
+    Args:
+        applied: the series on its pin.
+        steps: one for each patch, in order.
+        changed: every file of the target that carrying the series changes; None for one that it deletes.
+    """
+
+    applied: AppliedSeries
+    steps: tuple[Step, ...]
+    changed: Versions
+
+    @property
+    def evidence(self) -> dict[str, TextEvidence]:
+        return {step.name: step.evidence for step in self.steps}
+
+
+def merge_series(
+    series: Series,
+    pin: Upstream,
+    target: Upstream,
+    scratch: Scratch,
+    *,
+    drop: Sequence[str] = (),
+    skip: Collection[str] = (),
+) -> MergedSeries:
+    """Merge a series, cut for ``pin``, into ``target``.
+
+    Args:
+        series: the patches, all of them.
+        pin: the tree that they apply to.
+        target: the pristine tree that they are merged into.
+        scratch: where git works.
+        drop: patterns of files that are left out of every patch.
+        skip: patches that are not carried; their evidence is there all the same.
+
+    Raises:
+        Unavailable: git fails, or a partial clone has to fetch a file and cannot.
+    """
+    sources = pin.files(series.paths)
+    applied = try_series(series, sources, drop=drop)
+    touched = list(applied.before)
+    there = target.files(touched)
+    missing = [path for path in touched if path in sources and path not in there]
+    renames = find_renames(pin, target, missing, scratch) if missing else {}
+    there |= target.files(sorted(set(renames.values())))
+    ours: dict[str, SourceFile | None] = {path: there.get(path) for path in [*touched, *renames.values()]}
+    pristine = dict(ours)
+    merger = _Merger(ours, renames, scratch, skip)
+    for wave in _waves(applied.reports, renames):
+        merger.merge(wave)
+    steps = merger.finish([report.patch.name for report in applied.reports])
+    changed = {path: source for path, source in merger.ours.items() if source != pristine.get(path)}
+    return MergedSeries(applied, steps, changed)
+
+
+def find_renames(pin: Upstream, target: Upstream, missing: Sequence[str], scratch: Scratch) -> dict[str, str]:
+    """Where files of the pin that the target lacks have gone, as git sees it (half of the lines or more)."""
+    scratch.borrow([pin.main, target.main])
+    try:
+        out = scratch.store.git(
+            "diff-tree", "-r", "-z", "-M50%", "-l0", "--diff-filter=R", "--name-status",
+            pin.main.commit, target.main.commit,
+        )  # fmt: skip
+    except GitError as error:
+        raise Unavailable("git cannot compare the two trees", found=error.stderr) from error
+    fields = [os.fsdecode(field) for field in out.split(b"\0")[:-1]]
+    moved = dict(zip(fields[1::3], fields[2::3], strict=True))
+    return {path: moved[path] for path in missing if path in moved}
+
+
+def _waves(reports: Sequence[PatchReport], renames: Mapping[str, str]) -> list[list[PatchReport]]:
+    """The patches in batches: those of one batch share no file, and come after all that they share one
+    with."""
+    waves: list[list[PatchReport]] = []
+    level: dict[str, int] = {}
+    for report in reports:
+        paths = {path for diff in report.patch.files for path in (diff.old_path, diff.new_path)}
+        paths |= {renames[path] for path in paths if path in renames}
+        number = max((level.get(path, 0) for path in paths), default=0)
+        level |= dict.fromkeys(paths, number + 1)
+        if number == len(waves):
+            waves.append([])
+        waves[number].append(report)
+    return waves
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A patch whose files the target changed: what git is asked, and over which files."""
+
+    report: PatchReport
+    asked: ThreeWay
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _HunkQuestion:
+    """One hunk of a file that the target changed."""
+
+    path: str
+    number: int
+    hunk: Hunk
+    place: PlacedHunk
+    pre: SourceFile
+    ours: SourceFile
+    moved_to: str | None
+
+
+class _Merger:
+    """The target while the series goes in."""
+
+    def __init__(
+        self,
+        ours: dict[str, SourceFile | None],
+        renames: Mapping[str, str],
+        scratch: Scratch,
+        skip: Collection[str],
+    ) -> None:
+        self.ours = ours
+        self._renames = renames
+        self._scratch = scratch
+        self._skip = skip
+        self._steps: dict[str, Step] = {}
+        self._open: list[tuple[_Question, Merged]] = []
+
+    def merge(self, wave: Sequence[PatchReport]) -> None:
+        """Merge patches that share no file."""
+        questions = []
+        for report in wave:
+            if report.problems:
+                self._steps[report.patch.name] = self._by_place(report)
+                continue
+            question = self._question(report)
+            if question.asked.ours == question.asked.base:
+                self._unchanged(question)
+            elif question.asked.ours == question.asked.theirs:
+                self._there(question)
+            else:
+                questions.append(question)
+        for question, merged in zip(
+            questions, self._scratch.merge([question.asked for question in questions]), strict=True
+        ):
+            self._judged(question, merged)
+
+    def finish(self, names: Sequence[str]) -> tuple[Step, ...]:
+        """Ask about single hunks where the whole patch left that open; the steps, in order."""
+        asked = [(q.report.patch.name, hunk) for q, _ in self._open for hunk in self._hunk_questions(q)]
+        answers = self._scratch.merge([_single(hunk) for _, hunk in asked])
+        found: dict[str, list[HunkEvidence]] = {}
+        for (name, hunk), merged in zip(asked, answers, strict=True):
+            found.setdefault(name, []).append(_hunk_evidence(hunk, merged))
+        for question, merged in self._open:
+            name = question.report.patch.name
+            hunks = [*found.get(name, ()), *self._whole_files(question, merged)]
+            self._steps[name] = self._with_hunks(question, merged, hunks)
+        return tuple(self._steps[name] for name in names)
+
+    # --- one patch ----------------------------------------------------------------------------------------
+
+    def _question(self, report: PatchReport) -> _Question:
+        base: dict[str, SourceFile] = {}
+        theirs: dict[str, SourceFile] = {}
+        for change in report.files:
+            if change.pre is not None:
+                base.setdefault(change.old_path, change.pre)
+                theirs.setdefault(change.old_path, change.pre)
+            if change.kind in ("delete", "rename"):
+                theirs.pop(change.old_path, None)
+            if change.post is not None:
+                theirs[change.path] = change.post
+        names = [*base, *theirs, *(self._renames[path] for path in base if path in self._renames)]
+        paths = tuple(dict.fromkeys(names))
+        return _Question(report, ThreeWay(base, self._present(paths), theirs), paths)
+
+    def _present(self, paths: Sequence[str]) -> dict[str, SourceFile]:
+        return {path: source for path in paths if (source := self.ours.get(path)) is not None}
+
+    def _unchanged(self, question: _Question) -> None:
+        """The target has the files as the patch expects them: it carries as it is."""
+        hunks = [
+            HunkEvidence(change.path, number, "carries", place.landed)
+            for change in question.report.files
+            for number, place in enumerate(change.hunks, 1)
+        ] or [HunkEvidence(change.path, 0, "carries") for change in question.report.files]
+        self._carry(question, TextEvidence("carries", tuple(hunks)), question.asked.theirs)
+
+    def _there(self, question: _Question) -> None:
+        """The target has the files as the patch leaves them."""
+        self._keep(question, TextEvidence("merged", tuple(_all_hunks(question.report, "present"))))
+
+    def _judged(self, question: _Question, merged: Merged) -> None:
+        if not merged.conflicts and merged.files == question.asked.ours:
+            self._there(question)
+            return
+        # The next wave needs the files now; the hunks can wait for the others.
+        before = {path: self.ours.get(path) for path in question.paths}
+        self._open.append((question, merged))
+        self._steps[question.report.patch.name] = Step(
+            question.report.patch.name, TextEvidence("conflict", ()), before, before
+        )
+        if not merged.conflicts and question.report.patch.name not in self._skip:
+            self.ours |= {path: merged.files.get(path) for path in question.paths}
+
+    def _carry(self, question: _Question, evidence: TextEvidence, files: Mapping[str, SourceFile]) -> None:
+        before = {path: self.ours.get(path) for path in question.paths}
+        after = {path: files.get(path) for path in question.paths}
+        name = question.report.patch.name
+        self._steps[name] = Step(name, evidence, before, before if name in self._skip else after)
+        if name not in self._skip:
+            self.ours |= after
+
+    def _keep(self, question: _Question, evidence: TextEvidence) -> None:
+        name = question.report.patch.name
+        before = {path: self.ours.get(path) for path in question.paths}
+        self._steps[name] = Step(name, evidence, before, before)
+
+    # --- its hunks ----------------------------------------------------------------------------------------
+
+    def _hunk_questions(self, question: _Question) -> list[_HunkQuestion]:
+        before = self._steps[question.report.patch.name].before
+        asked = []
+        for change, diff in _with_diffs(question.report):
+            path = self._now(change.old_path, before)
+            ours = before.get(path)
+            if change.pre is None or ours is None:
+                continue
+            moved = path if path != change.old_path else None
+            asked += [
+                _HunkQuestion(change.path, number, hunk, place, change.pre, ours, moved)
+                for number, (hunk, place) in enumerate(zip(diff.hunks, change.hunks, strict=True), 1)
+            ]
+        return asked
+
+    def _now(self, path: str, before: Versions) -> str:
+        return path if before.get(path) is not None else self._renames.get(path, path)
+
+    def _whole_files(self, question: _Question, merged: Merged) -> list[HunkEvidence]:
+        """Files that have no hunk to ask about: created, deleted, moved or gone ones."""
+        before = self._steps[question.report.patch.name].before
+        found = []
+        for change, diff in _with_diffs(question.report):
+            ours = before.get(self._now(change.old_path, before))
+            if change.pre is not None and ours is not None and diff.hunks:
+                continue
+            if change.pre is not None and ours is None:
+                state: HunkState = "present" if change.kind == "delete" else "gone"
+            elif change.path in merged.conflicts:
+                state = "conflict"
+            else:
+                state = "present" if before.get(change.path) == change.post else "carries"
+            found.append(HunkEvidence(change.path, 0, state))
+        return found
+
+    def _with_hunks(self, question: _Question, merged: Merged, hunks: list[HunkEvidence]) -> Step:
+        name = question.report.patch.name
+        before = self._steps[name].before
+        moved = {old: new for old, new in self._renames.items() if old in question.asked.base}
+        if merged.conflicts:
+            gone = all(hunk.state == "gone" for hunk in hunks)
+            evidence = TextEvidence("gone" if gone else "conflict", tuple(hunks), moved)
+            left = {path: merged.files.get(path) for path in merged.conflicts}
+            return Step(name, evidence, before, before, left)
+        state: TextState = "moves" if moved else "carries"
+        if any(hunk.state == "present" for hunk in hunks):
+            state = "partial"
+        after = {path: merged.files.get(path) for path in question.paths}
+        evidence = TextEvidence(state, tuple(hunks), moved, merged_lines=True)
+        return Step(name, evidence, before, before if name in self._skip else after)
+
+    # --- a patch that its own pin does not take -----------------------------------------------------------
+
+    def _by_place(self, report: PatchReport) -> Step:
+        """Without a base there is no three-way merge: only where each hunk's lines are found."""
+        hunks = [hunk for diff in report.patch.files for hunk in self._placed(diff)]
+        states = {hunk.state for hunk in hunks}
+        state: TextState = "conflict"
+        if states == {"gone"}:
+            state = "gone"
+        elif states == {"present"}:
+            state = "merged"
+        note = "the patch does not apply to its pin, so this is by the place of its lines alone"
+        paths = [path for diff in report.patch.files for path in (diff.old_path, diff.new_path)]
+        before = {path: self.ours.get(path) for path in paths}
+        return Step(report.patch.name, TextEvidence(state, tuple(hunks), note=note), before, before)
+
+    def _placed(self, diff: FileDiff) -> list[HunkEvidence]:
+        ours = self.ours.get(diff.old_path)
+        if diff.kind == "create":
+            wanted = b"".join(line for hunk in diff.hunks for line in hunk.new)
+            there = self.ours.get(diff.new_path)
+            if there is None:
+                return [HunkEvidence(diff.path, 0, "carries")]
+            return [HunkEvidence(diff.path, 0, "present" if there.data == wanted else "conflict")]
+        if ours is None:
+            return [HunkEvidence(diff.path, 0, "present" if diff.kind == "delete" else "gone")]
+        lines = split_lines(ours.data)
+        found = []
+        for number, hunk in enumerate(diff.hunks, 1):
+            placed, problems = place_hunks(diff.path, [hunk], lines)
+            if placed:
+                found.append(HunkEvidence(diff.path, number, "carries", placed[0].landed))
+                continue
+            problem = problems[0]
+            state: HunkState = {"already": "present", "ambiguous": "ambiguous"}.get(problem.kind, "conflict")  # type: ignore[assignment]
+            found.append(
+                HunkEvidence(diff.path, number, state, places=problem.places, details=problem.details)
+            )
+        return found or [HunkEvidence(diff.path, 0, "conflict")]
+
+
+def _with_diffs(report: PatchReport) -> list[tuple[FileChange, FileDiff]]:
+    diffs = {(diff.old_path, diff.path): diff for diff in report.patch.files}
+    return [(change, diffs[change.old_path, change.path]) for change in report.files]
+
+
+def _all_hunks(report: PatchReport, state: HunkState) -> list[HunkEvidence]:
+    return [
+        HunkEvidence(change.path, number, state)
+        for change, diff in _with_diffs(report)
+        for number in ([hunk for hunk, _ in enumerate(diff.hunks, 1)] or [0])
+    ]
+
+
+def _single(question: _HunkQuestion) -> ThreeWay:
+    """The step that this hunk alone makes on its file."""
+    alone = apply_hunks([question.hunk], [question.place], split_lines(question.pre.data))
+    base, ours, theirs = (
+        SourceFile("100644", data) for data in (question.pre.data, question.ours.data, alone)
+    )
+    return ThreeWay({"file": base}, {"file": ours}, {"file": theirs})
+
+
+def _hunk_evidence(question: _HunkQuestion, merged: Merged) -> HunkEvidence:
+    path, number, moved = question.path, question.number, question.moved_to
+    lines = split_lines(question.ours.data)
+    result = merged.files["file"].data
+    if not merged.conflicts and result == question.ours.data:
+        return HunkEvidence(path, number, "present", moved_to=moved)
+    fits = tuple(place + 1 for place in places_of(question.hunk, lines))
+    if not merged.conflicts:
+        line = _first_difference(lines, split_lines(result)) + 1 - question.hunk.leading_context
+        line = next((fit for fit in fits if abs(fit - line) <= question.hunk.old_count), max(line, 1))
+        others = tuple(fit for fit in fits if fit != line)
+        return HunkEvidence(path, number, "carries", line, others, moved)
+    if len(fits) > 1:
+        return HunkEvidence(path, number, "ambiguous", places=fits, moved_to=moved)
+    _, problems = place_hunks(path, [question.hunk], lines)
+    details = problems[0].details if problems else ""
+    return HunkEvidence(path, number, "conflict", places=fits, moved_to=moved, details=details)
+
+
+def _first_difference(left: Sequence[bytes], right: Sequence[bytes]) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

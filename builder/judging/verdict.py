@@ -1,0 +1,148 @@
+"""One verdict from all the evidence on a patch. Behaviour beats text, and what contradicts is always said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from builder.judging.evidence import Behaviour, Dependency, TextEvidence
+from builder.probe.harness import Answer
+
+Word = Literal["merged", "fixed-by-dependency", "obsolete", "carry", "rework", "partial", "unknown"]
+
+RETIRABLE: frozenset[Word] = frozenset({"merged", "fixed-by-dependency", "obsolete"})
+NEEDS_A_PERSON: frozenset[Word] = frozenset({"rework", "unknown"})
+
+MEANINGS: dict[Word, str] = {
+    "merged": "upstream has it, in these or other words",
+    "fixed-by-dependency": "the defect went with another version of a dependency",
+    "obsolete": "the site that it mends is not there",
+    "carry": "the defect is there and the patch mends it",
+    "partial": "upstream has a part of it; the rest is still needed",
+    "rework": "the defect is there and the patch does not apply, or does not mend it",
+    "unknown": "nobody can tell: the probe does not answer",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to become of a patch.
+
+    Args:
+        word: the verdict.
+        why: one sentence.
+        contradictions: where two kinds of evidence do not agree.
+        retirable: it may be taken out of the series.
+    """
+
+    word: Word
+    why: str
+    contradictions: tuple[str, ...] = ()
+    retirable: bool = False
+
+
+def decide(
+    text: TextEvidence,
+    behaviour: Behaviour | None,
+    dependencies: tuple[Dependency, ...] = (),
+    *,
+    rolled_back: Answer | None = None,
+    without_probe: bool = False,
+) -> Verdict:
+    """Weigh the evidence.
+
+    Args:
+        text: what merging says.
+        behaviour: what the probe says; None for a patch without one.
+        dependencies: the distributions that the probe's answer on the target hangs on.
+        rolled_back: what the probe says of the target with those at the pin's versions; None when not asked.
+        without_probe: the patch says itself that it has no probe (``Overlay-Probe: none [reason]``).
+    """
+    if behaviour is None:
+        return _by_text(text, without_probe)
+    word, why = _by_behaviour(text, behaviour, dependencies, rolled_back)
+    return Verdict(word, why, tuple(_contradictions(word, text, behaviour)), retirable=word in RETIRABLE)
+
+
+def _by_text(text: TextEvidence, without_probe: bool) -> Verdict:
+    said = "the patch has no probe" + (
+        "" if without_probe else " and does not say why: not retired on text alone"
+    )
+    if text.state == "merged":
+        return Verdict("merged", f"nothing is left of it when merged; {said}", retirable=without_probe)
+    if text.state == "partial":
+        return Verdict("partial", f"{text}; {said}")
+    if text.carried:
+        return Verdict("carry", f"it merges; {said}")
+    if text.state == "gone":
+        return Verdict("rework", f"the files it changes are not there; {said}")
+    return Verdict("rework", f"{text}; {said}")
+
+
+def _by_behaviour(
+    text: TextEvidence,
+    behaviour: Behaviour,
+    dependencies: tuple[Dependency, ...],
+    rolled_back: Answer | None,
+) -> tuple[Word, str]:
+    state, evidence = behaviour.pristine.state, behaviour.pristine.evidence
+    if state == "unknown":
+        return "unknown", f"the probe cannot tell: {evidence}"
+    if state == "absent":
+        return "obsolete", evidence
+    if state == "fixed":
+        return _fixed(text, evidence, dependencies, rolled_back)
+    carried = behaviour.carried
+    if carried is None:
+        return "rework", f"{_how_not(text)}; {evidence}"
+    if carried.state != "fixed":
+        return "rework", f"patched, the probe says {carried.state}: {carried.evidence}"
+    if text.state == "partial":
+        return "partial", f"{text}, and the rest mends it: {carried.evidence}"
+    return "carry", evidence
+
+
+def _how_not(text: TextEvidence) -> str:
+    if text.state == "merged":
+        return "nothing is left of it when merged, and the defect is there"
+    if text.state == "gone":
+        return "the files it changes are not there, and the defect is elsewhere"
+    return f"it does not merge ({text})"
+
+
+def _fixed(
+    text: TextEvidence, evidence: str, dependencies: tuple[Dependency, ...], rolled_back: Answer | None
+) -> tuple[Word, str]:
+    changed = [dependency for dependency in dependencies if dependency.changed]
+    if (
+        changed
+        and text.state != "merged"
+        and (rolled_back is None or rolled_back.state in ("defect", "unknown"))
+    ):
+        hangs = ", ".join(map(str, changed))
+        proof = "re-opens if that goes back"
+        if rolled_back is not None and rolled_back.state == "defect":
+            proof += f" (the probe, asked: {rolled_back.evidence})"
+        return "fixed-by-dependency", f"{hangs}; {proof}; {evidence}"
+    return "merged", evidence if text.state == "merged" else f"in other words: {evidence}"
+
+
+def _contradictions(word: Word, text: TextEvidence, behaviour: Behaviour) -> list[str]:
+    found = []
+    pristine = behaviour.pristine.state
+    if pristine in ("fixed", "absent") and text.carried:
+        found.append(f"text says {text}, but the probe finds no defect: what applies is not what is needed")
+    if pristine in ("fixed", "absent") and text.state == "conflict":
+        found.append(f"text says {text}, but the probe says {pristine}: not to be reworked")
+    if pristine == "defect" and text.state == "merged":
+        found.append("text says merged, but the probe says defect: something else keeps it from working")
+    if pristine == "defect" and text.carried and behaviour.carried and behaviour.carried.state != "fixed":
+        found.append(f"text says {text}, but with the patch the probe says {behaviour.carried.state}")
+    if pristine == "unknown":
+        found.append(f"text says {text}; the probe does not say anything")
+    if behaviour.pin.state != "defect":
+        found.append(
+            f"the probe says {behaviour.pin.state} of the pin itself, where the patch should be needed: "
+            f"{behaviour.pin.evidence}"
+        )
+    return found
