@@ -203,6 +203,9 @@ def strings_in(node: ast.AST) -> set[str]:
 class OpaqueBase:
     """The base of a class whose real base is outside of the tree (``nn.Module``)."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Takes any options (``class A(msgspec.Struct, frozen=True)``)."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
@@ -473,9 +476,12 @@ class SourceModule(types.ModuleType):
             if name not in self._globals and name not in self._program.builtins:
                 with contextlib.suppress(KeyError):
                     self.bind(name)
-        tree = ast.Module([statement], [])
-        code = compile(tree, self._path, "exec", _LAZY_ANNOTATIONS, dont_inherit=True)
-        exec(code, self._globals)  # noqa: S102 - it is what a probe is for; see builder.probe.run for the walls
+        code = compile(ast.Module([statement], []), self._path, "exec", _LAZY_ANNOTATIONS, dont_inherit=True)
+        try:
+            exec(code, self._globals)  # noqa: S102 - what a probe is for; builder.probe.sandbox has the walls
+        except BaseException:
+            self._started.discard(id(statement))  # asked again, it must fail for the same reason
+            raise
 
     def _from_star(self, name: str) -> Any:
         if name.startswith("_"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from builder.apply import AppliedSeries, SourceFile, try_series
 from builder.patch import Patch
-from builder.probe.harness import Tree
+from builder.probe.harness import CannotTell, Definition, Program, Tree, parse
 from builder.probe.matrix import Matrix, ask_all, find_probes, probe_series
 from builder.probe.trees import MappingTree
 from builder.series import Series, read_series
@@ -66,6 +67,20 @@ def test_every_prefix_of_the_series_compiles(name: str) -> None:
         for path, file in made.after.items():
             if file and path.endswith(".py"):
                 compile(file.data, path, "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_patched_modules_import_as_far_as_stand_ins_carry(name: str) -> None:
+    made = applied(name, read_series(PATCHES / name))
+    program = Program(tree_of(name, made))
+    reached = 0
+    for path in (path for path in made.after if path.endswith(".py")):
+        for definition in parse(program.tree, path).body:
+            if isinstance(definition, Definition):
+                with suppress(CannotTell):  # it decides by torch at import
+                    assert getattr(program.module(path), definition.name) is not None
+                    reached += 1
+    assert reached > 100
 
 
 @pytest.mark.parametrize("name", SERIES)

@@ -43,6 +43,14 @@ def test_only_what_is_needed_runs() -> None:
         run(source, "backend")
 
 
+def test_what_could_not_be_told_cannot_be_told_again() -> None:
+    source = "import torch\nbackend = 1 if torch.x else 2\n"
+    module = Program(tree(m=source)).module("sglang.m")
+    for _ in range(2):
+        with pytest.raises(CannotTell):
+            _ = module.backend
+
+
 def test_statements_with_side_effects_alone_do_not_run() -> None:
     assert run("raise SystemExit\nx = 1\n", "x") == 1
 
