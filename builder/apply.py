@@ -295,13 +295,17 @@ def _name_origin(problem: Problem, patch: Patch, state: _State) -> Problem:
     )
 
 
+# Part of what names a remembered opinion: another number whenever git is asked in another way.
+OPINION_SCHEMA = 2
+
+
 @dataclass(frozen=True)
 class _Opinion:
-    """What git made of a series: tree ids before and after, blob ids of the result, patch-ids."""
+    """What git made of a series: tree ids before and after, modes and blob ids of the result, patch-ids."""
 
     tree: str
     patched_tree: str
-    blobs: Mapping[str, str]
+    files: Mapping[str, str]
     patch_ids: Mapping[str, str]
 
 
@@ -316,15 +320,15 @@ def _second_opinion(tried: AppliedSeries, store: GitStore) -> _Opinion:
     if opinion is None:
         opinion = _ask_git(tried, store)
         write_whole(path, json.dumps(asdict(opinion)).encode())
-    wanted = {path: source.blob for path, source in tried.after.items() if source is not None}
-    if dict(opinion.blobs) != wanted:
-        paths = opinion.blobs.keys() | wanted.keys()
-        differing = sorted(path for path in paths if opinion.blobs.get(path) != wanted.get(path))
+    wanted = {path: f"{source.mode} {source.blob}" for path, source in tried.after.items() if source}
+    if dict(opinion.files) != wanted:
+        paths = opinion.files.keys() | wanted.keys()
+        differing = sorted(path for path in paths if opinion.files.get(path) != wanted.get(path))
         raise PatchConflict(
             "git makes other files of the series; nothing was written",
             where=", ".join(differing),
             expected=", ".join(str(wanted.get(path)) for path in differing),
-            found=", ".join(str(opinion.blobs.get(path)) for path in differing),
+            found=", ".join(str(opinion.files.get(path)) for path in differing),
             hint="please report this with the patch",
         )
     return opinion
@@ -332,7 +336,7 @@ def _second_opinion(tried: AppliedSeries, store: GitStore) -> _Opinion:
 
 def _opinion_key(tried: AppliedSeries) -> str:
     """Names everything that git is given: the patches' bytes, and modes and blobs of the sources."""
-    digest = hashlib.sha256(tried.series.digest.encode())
+    digest = hashlib.sha256(f"{OPINION_SCHEMA} {tried.series.digest}".encode())
     for report in tried.reports:
         digest.update(repr(report.dropped).encode())
     for path, source in sorted(tried.before.items()):
@@ -359,7 +363,8 @@ def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:
         index.put(entries)
         tree = index.write_tree()
         try:
-            index.apply(b"".join(_for_git(report) for report in tried.reports))
+            for text in _git_runs(tried.reports):
+                index.apply(text)
         except GitError as error:
             raise PatchConflict(
                 "git does not apply what was found to apply; nothing was written",
@@ -367,7 +372,7 @@ def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:
                 found=error.stderr,
                 hint="please report this with the patch",
             ) from error
-        made = {path: entry.blob for path, entry in index.entries().items()}
+        made = {path: f"{entry.mode} {entry.blob}" for path, entry in index.entries().items()}
         return _Opinion(tree, index.write_tree(), made, _patch_ids(tried.series, store))
 
 
@@ -380,6 +385,26 @@ def _patch_ids(series: Series, store: GitStore) -> dict[str, str]:
         patch_id, key = line.split()
         found[numbered[key].name] = patch_id
     return found
+
+
+def _git_runs(reports: Sequence[PatchReport]) -> list[bytes]:
+    """The series in as few runs of git-apply as are right.
+
+    One run may hold many patches that change lines. Where files come, go or move, a patch needs its own: in
+    one run git loses the deletion of a file that was changed before. A patch of which rules dropped every
+    file is left out, since git refuses to apply nothing.
+    """
+    runs: list[bytes] = []
+    open_run = False
+    for report in reports:
+        text = _for_git(report)
+        plain = all(change.kind == "modify" for change in report.files)
+        if text and plain and open_run:
+            runs[-1] += text
+        elif text:
+            runs.append(text)
+            open_run = plain
+    return runs
 
 
 def _for_git(report: PatchReport) -> bytes:

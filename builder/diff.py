@@ -21,6 +21,7 @@ NULL_BLOB = "0" * 40
 _INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?\Z")
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
+_MAIL = re.compile(rb"From [0-9a-f]{40} ")
 _MODES = frozenset({"100644", "100755", "120000"})
 
 
@@ -118,7 +119,7 @@ def parse_diff(data: bytes, *, where: str, first_line: int = 1) -> tuple[FileDif
     lines = data.split(b"\n")
     tail = lines.pop()
     lines = [line + b"\n" for line in lines] + ([tail] if tail else [])
-    sections = list(_sections(lines))
+    sections = list(_sections(lines, where, first_line))
     if not sections:
         raise InvalidInput(
             "patch has no diff", where=where, hint="write it with: git format-patch --full-index"
@@ -138,7 +139,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return bytes([_ESCAPES[code] if code in _ESCAPES else int(code, 8)])
 
 
-def _sections(lines: list[bytes]) -> Iterator[tuple[int, int]]:
+def _sections(lines: list[bytes], where: str, first_line: int) -> Iterator[tuple[int, int]]:
     """Where each file's part begins and ends; hunk bodies are stepped over by their counts."""
     starts: list[int] = []
     number = 0
@@ -148,11 +149,19 @@ def _sections(lines: list[bytes]) -> Iterator[tuple[int, int]]:
         if line.startswith(b"@@ ") and (match := _HUNK.match(line)):
             number += 1 + _body_length(lines, number + 1, match)
             continue
+        if _MAIL.match(line):
+            raise InvalidInput(
+                "patch holds more than one mail",
+                where=f"{where}, line {first_line + number}",
+                expected="one patch a file",
+                hint="overlay patch import makes a patch of each, or one of all of them with --squash",
+            )
         plain = line.startswith(b"--- ") and number + 1 < len(lines) and lines[number + 1].startswith(b"+++ ")
         if line.startswith(b"diff --git ") or (plain and not has_git_headers):
             starts.append(number)
         number += 1
-    yield from zip(starts, [*starts[1:], len(lines)], strict=True)
+    if starts and starts[0] == 0:
+        yield from zip(starts, [*starts[1:], len(lines)], strict=True)
 
 
 def _counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
@@ -316,8 +325,10 @@ def _parse_hunks(lines: list[bytes], where: str, first_line: int) -> tuple[Hunk,
     text = "--- a/f\n+++ b/f\n" + body.decode("latin-1")
     try:
         (parsed,) = PatchSet(text)
-    except UnidiffParseError as error:
-        raise _diagnosed(lines, where, first_line) or InvalidInput(str(error), where=where) from error
+    except (UnidiffParseError, ValueError) as error:
+        raise _diagnosed(lines, where, first_line) or InvalidInput(
+            "patch has hunks that cannot be read", where=f"{where}, line {first_line}", found=str(error)
+        ) from error
     hunks = []
     position = 0
     for hunk in parsed:
@@ -350,16 +361,19 @@ def _joined(hunk: object) -> Iterator[bytes]:
 def _check_rest(lines: list[bytes], position: int, where: str, first_line: int) -> None:
     """Only a mail signature or blank lines may follow the last hunk: lines it does not count are lost."""
     rest = lines[position:]
-    if rest and rest[0].rstrip(b"\r\n") == b"--":
-        rest = []
-    if rest and rest[0] == b"-- \n":
-        rest = []
+    if rest and rest[0].rstrip(b"\r\n") in (b"--", b"-- "):
+        return
     if any(line.strip() for line in rest):
         raise _diagnosed(lines, where, first_line) or InvalidInput(
             "patch has text that belongs to no hunk",
             where=f"{where}, line {first_line + position}",
             found=rest[0].decode("utf-8", "replace").rstrip(),
         )
+
+
+def _wanted(match: re.Match[bytes]) -> tuple[int, int]:
+    _, old, _, new = _counts(match)
+    return old, new
 
 
 def _diagnosed(lines: list[bytes], where: str, first_line: int) -> InvalidInput | None:
@@ -372,7 +386,7 @@ def _diagnosed(lines: list[bytes], where: str, first_line: int) -> InvalidInput 
         number = start
         old = new = 0
         while number < len(lines) and not lines[number].startswith((b"@@ ", b"diff --git ")):
-            if lines[number].rstrip(b"\r\n") in (b"-- ", b"--"):
+            if (old, new) == _wanted(match) and lines[number].rstrip(b"\r\n") in (b"-- ", b"--"):
                 break
             sign = _sign(lines[number])
             if sign is None and not lines[number].startswith(b"\\"):
@@ -380,7 +394,7 @@ def _diagnosed(lines: list[bytes], where: str, first_line: int) -> InvalidInput 
             old += sign in (b" ", b"-")
             new += sign in (b" ", b"+")
             number += 1
-        _, want_old, _, want_new = _counts(match)
+        want_old, want_new = _wanted(match)
         if (old, new) != (want_old, want_new):
             return InvalidInput(
                 "hunk's counts do not match its lines",

@@ -21,6 +21,10 @@ STATUSES = {
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}\Z")
 _TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): ?(.*)\Z")
+_DIFF_START = re.compile(rb"^diff --git |^--- [^\n]+\n\+\+\+ [^\n]+\n@@ ", re.MULTILINE)
+_HUNK_START = re.compile(rb"^@@ -\d", re.MULTILINE)
+_RULE = re.compile(rb"^---[ \t\r]*$", re.MULTILINE)
+_MAIL_HEAD = re.compile(rb"From [0-9a-f]{40} |From: |Date: |Subject: ")
 _STATUS = re.compile(r"(?P<word>[A-Za-z-]+)(?:\s+\[(?P<reason>.+)\])?\Z")
 
 
@@ -175,11 +179,16 @@ def parse_patch(name: str, data: bytes) -> Patch:
 
 
 def _diff_offset(data: bytes) -> int | None:
-    """Where the diff begins: at the first ``diff --git``, else at the first ``---``/``+++`` pair."""
-    match = re.search(rb"^diff --git ", data, re.MULTILINE) or re.search(
-        rb"^--- [^\n]+\n\+\+\+ [^\n]+\n@@ ", data, re.MULTILINE
-    )
-    return match.start() if match else None
+    """Where the diff begins: at the first ``diff --git``, else at the first ``---``/``+++`` pair.
+
+    What looks like one in a mail's text, before the line ``---``, is text, unless hunks follow it.
+    """
+    first = _DIFF_START.search(data)
+    rule = _RULE.search(data) if _MAIL_HEAD.match(data) else None
+    in_text = first and rule and not _HUNK_START.search(data, first.start(), rule.start())
+    if first and rule and in_text and first.start() < rule.start():
+        first = _DIFF_START.search(data, rule.end()) or first
+    return first.start() if first else None
 
 
 def _split_message(data: bytes) -> tuple[dict[str, str], str]:

@@ -9,6 +9,10 @@ from typing import Literal
 
 from builder.diff import Hunk
 
+FULL_CONTEXT = 3
+_SHOWN_LINES = 60
+_SEARCHED_LINES = 20_000
+
 ProblemKind = Literal[
     "conflict",
     "ambiguous",
@@ -66,38 +70,47 @@ def find_lines(lines: Sequence[bytes], wanted: Sequence[bytes]) -> list[int]:
     """Every index at which ``wanted`` stands in ``lines``."""
     if not wanted:
         return []
-    first, count = wanted[0], len(wanted)
+    # Searched as one string: the time is then linear, also in a file of 100,000 equal lines.
+    data, needle = b"".join(lines), b"".join(wanted)
+    ends_anywhere = needle.endswith(b"\n")
     found: list[int] = []
-    start = 0
-    while True:
-        try:
-            start = lines.index(first, start, len(lines) - count + 1)
-        except ValueError:
-            return found
-        if list(lines[start : start + count]) == list(wanted):
-            found.append(start)
-        start += 1
+    counted = line = 0
+    at = data.find(needle)
+    while at >= 0:
+        whole = at == 0 or data[at - 1 : at] == b"\n"
+        if whole and (ends_anywhere or at + len(needle) == len(data)):
+            line += data.count(b"\n", counted, at)
+            counted = at
+            found.append(line)
+        at = data.find(needle, at + 1)
+    return found
 
 
 def places_of(hunk: Hunk, lines: Sequence[bytes]) -> list[int]:
     """Every index of ``lines`` at which the hunk fits exactly.
 
-    A hunk with less context on one side than on the other was cut at the file's beginning or end, and
-    fits only there (as git-apply has it).
+    A hunk with too little context on one side was cut at the file's beginning or end, and fits only there.
     """
     old = hunk.old
     if not old:
-        # Nothing to compare: an insertion without context names its line, and that is all there is.
-        return [hunk.old_start] if hunk.old_start <= len(lines) else []
-    leading, trailing = hunk.leading_context, hunk.trailing_context
-    at_start = hunk.old_start <= 1 and leading < trailing
-    at_end = trailing < leading
+        # Nothing to compare: only an empty file is certain to be what was meant.
+        return [] if lines else [0]
     found = find_lines(lines, old)
-    if at_start:
+    if _cut_at_start(hunk):
         found = [place for place in found if place == 0]
-    if at_end:
+    if _cut_at_end(hunk):
         found = [place for place in found if place + len(old) == len(lines)]
     return found
+
+
+def _cut_at_start(hunk: Hunk) -> bool:
+    leading, trailing = hunk.leading_context, hunk.trailing_context
+    return leading == 0 or (hunk.old_start <= 1 and leading < min(trailing, FULL_CONTEXT))
+
+
+def _cut_at_end(hunk: Hunk) -> bool:
+    leading, trailing = hunk.leading_context, hunk.trailing_context
+    return trailing == 0 or trailing < min(leading, FULL_CONTEXT)
 
 
 def place_hunks(
@@ -174,6 +187,17 @@ def _no_place(path: str, number: int, hunk: Hunk, places: Sequence[int], lines: 
         )
     if other := _other_endings(hunk, lines):
         return other_endings_problem(path, number, *other)
+    if elsewhere := find_lines(lines, hunk.old):
+        return _cut_hunk(path, number, hunk, elsewhere)
+    if not hunk.old:
+        return Problem(
+            "conflict",
+            path,
+            number,
+            "hunk has nothing that could be compared: no context and no removed line",
+            expected="an empty file",
+            found=f"{len(lines)} lines",
+        )
     return _nearest(path, number, hunk, lines)
 
 
@@ -201,29 +225,26 @@ def _other_endings(hunk: Hunk, lines: Sequence[bytes]) -> tuple[str, str] | None
     return (names[patch_crlf], names[tree_crlf]) if patch_crlf != tree_crlf else None
 
 
+def _cut_hunk(path: str, number: int, hunk: Hunk, elsewhere: Sequence[int]) -> Problem:
+    """The lines are there, but the hunk shows that it belongs to the file's beginning or end."""
+    edges = ("beginning", _cut_at_start(hunk)), ("end", _cut_at_end(hunk))
+    at = tuple(place + 1 for place in elsewhere)
+    return Problem(
+        "conflict",
+        path,
+        number,
+        "hunk has too little context on one side to stand in the middle of a file",
+        expected="the " + " and the ".join(edge for edge, cut in edges if cut) + " of the file",
+        found="lines " + ", ".join(map(str, at)),
+        places=at,
+    )
+
+
 def _nearest(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Problem:
     """A conflict, with the lines that differ at the place that is most like the hunk's pre-image."""
-    old = hunk.old
-    best, score = 0, -1.0
-    declared = hunk.old_start - 1
-    wanted = {line for line in old if line.strip()}
-    for start in range(max(1, len(lines) - len(old) + 1)):
-        window = lines[start : start + len(old)]
-        equal = sum(a == b for a, b in zip(window, old, strict=False)) + sum(
-            line in wanted for line in window
-        )
-        here = equal - min(abs(start - declared), 10_000) / 1e6
-        if here > score:
-            best, score = start, here
-    window = lines[best : best + len(old)]
-    shown = [
-        line.rstrip("\n")
-        for line in difflib.ndiff(
-            [line.decode("utf-8", "replace") for line in old],
-            [line.decode("utf-8", "replace") for line in window],
-        )
-        if not line.startswith("?")
-    ]
+    old = hunk.old[:_SHOWN_LINES]
+    best = _most_alike(old, lines, hunk.old_start - 1)
+    shown = _differing(old, lines[best : best + len(old)])
     expected = next((line[2:] for line in shown if line.startswith("- ")), "")
     found = next((line[2:] for line in shown if line.startswith("+ ")), "")
     return Problem(
@@ -236,3 +257,33 @@ def _nearest(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Prob
         places=(best + 1,),
         details="\n".join(shown),
     )
+
+
+def _most_alike(old: Sequence[bytes], lines: Sequence[bytes], declared: int) -> int:
+    """The index of the place with the most lines in common; the one nearest to ``declared`` of several."""
+    wanted = {line for line in old if line.strip()}
+    best, score = 0, -1.0
+    last = max(1, len(lines) - len(old) + 1)
+    for start in range(max(0, declared - _SEARCHED_LINES), min(last, declared + _SEARCHED_LINES)):
+        window = lines[start : start + len(old)]
+        equal = sum(map(bytes.__eq__, window, old)) + sum(map(wanted.__contains__, window))
+        here = equal - min(abs(start - declared), 10_000) / 1e6
+        if here > score:
+            best, score = start, here
+    return best
+
+
+def _differing(old: Sequence[bytes], new: Sequence[bytes]) -> list[str]:
+    """``- `` expected, ``+ `` found and two blanks before common lines, as text."""
+    shown: list[str] = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            shown += [f"  {_text(line)}" for line in old[a:b]]
+        else:
+            shown += [f"- {_text(line)}" for line in old[a:b]]
+            shown += [f"+ {_text(line)}" for line in new[c:d]]
+    return shown
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").rstrip("\r\n")

@@ -77,12 +77,25 @@ def read_series_file(directory: Path) -> list[str]:
             where=str(path),
             hint="a series is a directory below patches/ with a file named series",
         )
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput("series is not UTF-8 text", where=str(path), found=str(error)) from error
     names: list[str] = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        word = line.split("#", 1)[0].strip().removesuffix(".patch")
+    for number, line in enumerate(text.splitlines(), 1):
+        word, *options = line.split("#", 1)[0].split() or [""]
         if not word:
             continue
         where = f"{path}, line {number}"
+        if options not in ([], ["-p1"]):
+            raise InvalidInput(
+                "series has an option that is not known",
+                where=where,
+                expected="a patch's name; its paths begin with a/ and b/ (-p1)",
+                found=" ".join(options),
+                hint="overlay patch import reads quilt series with other strip levels",
+            )
+        word = word.removesuffix(".patch")
         check_patch_name(word, where=where)
         if word in names:
             raise InvalidInput("patch stands twice in the series", where=where, found=word)
