@@ -31,8 +31,14 @@ from builder.image.model import (
 from builder.image.reference import Reference, is_tag, parse_reference
 from builder.image.referrers import listed, listing, referrer_descriptor, referrers_tag, subject_of
 from builder.image.retry import TransientError
-from builder.image.transport import Connections, NetworkSettings, Reply, Transport, Warn
-from builder.image.upload import SessionLostError, UploadSession, send_stream
+from builder.image.transport import Connections, NetworkSettings, Reply, Request, Transport, Warn
+from builder.image.upload import (
+    PiecesRefusedError,
+    SessionLostError,
+    UploadSession,
+    send_stream,
+    send_whole,
+)
 
 LARGEST_MANIFEST = 4 << 20  # bytes, as the distribution-spec recommends to registries
 ACCEPT = ", ".join(sorted(MANIFEST_TYPES | INDEX_TYPES))
@@ -97,7 +103,7 @@ class Registry:
         Raises:
             Unavailable: it does not, or refuses us.
         """
-        self.transport.request("GET", "/v2/", scopes=frozenset(), expect=_FOUND)
+        self.transport.request(Request("GET", "/v2/", frozenset(), _FOUND))
 
     def repository(self, path: str) -> Repository:
         """One repository of it, by its path: ``lmsysorg/sglang``."""
@@ -115,6 +121,7 @@ class Repository:
         self._root = f"/v2/{path}"
         self._read: Scopes = frozenset({pull(path)})
         self._write: Scopes = frozenset({push(path)})
+        self._does_not_mount: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -141,14 +148,7 @@ class Repository:
         return _twice(lambda: self._find_manifest(identifier))
 
     def _find_manifest(self, identifier: str) -> RawManifest | None:
-        reply = self._transport.request(
-            "GET",
-            self._manifest_path(identifier),
-            scopes=self._read,
-            expect=_MAYBE,
-            headers={"Accept": ACCEPT},
-            limit=LARGEST_MANIFEST,
-        )
+        reply = self._transport.request(self._ask("GET", identifier, self._read))
         if reply.status == 404:
             return None
         manifest = RawManifest(
@@ -170,13 +170,7 @@ class Repository:
 
         A claim, not a checked fact: good to see whether a tag moved, not to build on.
         """
-        reply = self._transport.request(
-            "HEAD",
-            self._manifest_path(identifier),
-            scopes=self._read,
-            expect=_MAYBE,
-            headers={"Accept": ACCEPT},
-        )
+        reply = self._transport.request(self._ask("HEAD", identifier, self._read))
         if reply.status == 404:
             return None
         digest = reply.headers.get("Docker-Content-Digest", "")
@@ -256,14 +250,19 @@ class Repository:
             ImageMismatch: the source does not have it, or its bytes are wrong.
             Unavailable: as :meth:`get_manifest`.
         """
-        if self._has_blob(descriptor.digest, self._write):
-            return
+        neighbour = source if isinstance(source, Repository) and source.registry is self.registry else None
+        if neighbour and neighbour.path == self.path:
+            neighbour = None
         session: UploadSession | None = None
-        if isinstance(source, Repository) and source.registry is self.registry:
-            reply = self._mount(descriptor.digest, source)
-            if reply is not None and reply.status == 201:
+        # A mount says in one request what asking first and mounting then would take two for.
+        if neighbour and neighbour.path not in self._does_not_mount:
+            mounted, session = self._mount(descriptor.digest, neighbour)
+            if mounted:
                 return
-            session = UploadSession(self._transport, self._write, reply) if reply is not None else None
+        if self._has_blob(descriptor.digest, self._write):
+            if session:
+                session.cancel()
+            return
         self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress or _ignore)
 
     def put_manifest(self, manifest: RawManifest, *, tag: str | None = None) -> Descriptor:
@@ -345,9 +344,7 @@ class Repository:
         for _ in range(MOST_PAGES):
             if following is None:
                 return
-            reply = self._transport.request(
-                "GET", following, scopes=scopes, expect=_MAYBE, limit=LARGEST_MANIFEST
-            )
+            reply = self._transport.request(Request("GET", following, scopes, _MAYBE, limit=LARGEST_MANIFEST))
             if reply.status == 404:
                 return
             yield reply
@@ -358,12 +355,14 @@ class Repository:
         """Store a manifest under a tag or its digest; ``None`` where it is stored and the answer was lost."""
         try:
             reply = self._transport.request(
-                "PUT",
-                self._manifest_path(identifier),
-                scopes=self._write,
-                expect=frozenset({200, 201, 202}),
-                headers={"Content-Type": manifest.media_type},
-                body=manifest.data,
+                Request(
+                    "PUT",
+                    self._manifest_path(identifier),
+                    self._write,
+                    frozenset({200, 201, 202}),
+                    {"Content-Type": manifest.media_type},
+                    manifest.data,
+                )
             )
         except Unavailable as error:
             if "status" in error.facts or not self._holds(identifier, manifest.digest):
@@ -379,6 +378,11 @@ class Repository:
             )
         return reply
 
+    def _ask(self, method: str, identifier: str, scopes: Scopes) -> Request:
+        """A request for a manifest that may not be there."""
+        path = self._manifest_path(identifier)
+        return Request(method, path, scopes, _MAYBE, {"Accept": ACCEPT}, limit=LARGEST_MANIFEST)
+
     def _manifest_path(self, identifier: str) -> str:
         if not is_digest(identifier) and not is_tag(identifier):
             raise InvalidInput("neither a tag nor a digest", where=self.name, found=identifier)
@@ -390,19 +394,13 @@ class Repository:
         return f"{self._root}/blobs/{digest}"
 
     def _has_blob(self, digest: str, scopes: Scopes) -> bool:
-        reply = self._transport.request("HEAD", self._blob_path(digest), scopes=scopes, expect=_MAYBE)
+        reply = self._transport.request(Request("HEAD", self._blob_path(digest), scopes, _MAYBE))
         return reply.status == 200
 
     def _holds(self, identifier: str, digest: str) -> bool:
         """Whether one more look finds this manifest; not knowing is no."""
         try:
-            reply = self._transport.request_once(
-                "HEAD",
-                self._manifest_path(identifier),
-                scopes=self._write,
-                expect=_MAYBE,
-                headers={"Accept": ACCEPT},
-            )
+            reply = self._transport.request_once(self._ask("HEAD", identifier, self._write))
         except (TransientError, Unavailable):
             return False
         return reply.status == 200 and reply.headers.get("Docker-Content-Digest") == digest
@@ -427,13 +425,9 @@ class Repository:
 
     def _from_byte(self, start: int, descriptor: Descriptor) -> Iterator[bytes]:
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self._transport.open(
-            "GET",
-            self._blob_path(descriptor.digest),
-            scopes=self._read,
-            expect=frozenset({200, 206, 404, 416}),
-            headers=headers,
-        ) as response:
+        path = self._blob_path(descriptor.digest)
+        expect = frozenset({200, 206, 404, 416})
+        with self._transport.open(Request("GET", path, self._read, expect, headers)) as response:
             if response.status == 404:
                 raise self._blob_not_there(descriptor)
             if response.status == 416:
@@ -447,24 +441,27 @@ class Repository:
             if response.length_remaining:
                 raise TransientError(f"the connection ended {response.length_remaining} bytes early")
 
-    def _mount(self, digest: str, source: Repository) -> Reply | None:
-        """Ask for the blob of a neighbour: 201 is done, 202 opened an upload instead, ``None`` is refused."""
-        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(source.path, safe='')}"
+    def _mount(self, digest: str, neighbour: Repository) -> tuple[bool, UploadSession | None]:
+        """Ask for a neighbour's blob: whether it is ours now; if not, the upload that was opened instead.
+
+        A neighbour whose blob was not given is not asked again: most registries mount everything or nothing.
+        """
+        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(neighbour.path, safe='')}"
         try:
-            reply = self._transport.request(
-                "POST",
-                target,
-                scopes=self._write | source._read,
-                expect=frozenset({201, 202, 400, 404, 405}),
-                body=b"",
-            )
+            scopes = self._write | neighbour._read
+            expect = frozenset({201, 202, 400, 404, 405})
+            reply = self._transport.request(Request("POST", target, scopes, expect, body=b""))
         except DeniedError:
-            return None  # no leave for both at once: the blob is read and written instead
-        return reply if reply.status in (201, 202) else None
+            reply = None  # no leave for both at once: the blob is read and written instead
+        if reply and reply.status == 201:
+            return True, None
+        self._does_not_mount.add(neighbour.path)
+        opened = reply and reply.status == 202
+        return False, UploadSession(self._transport, self._write, reply) if reply and opened else None
 
     def _open_session(self) -> UploadSession:
         reply = self._transport.request(
-            "POST", f"{self._root}/blobs/uploads/", scopes=self._write, expect=frozenset({202}), body=b""
+            Request("POST", f"{self._root}/blobs/uploads/", self._write, frozenset({202}), body=b"")
         )
         return UploadSession(self._transport, self._write, reply)
 
@@ -477,16 +474,18 @@ class Repository:
     ) -> None:
         """Upload what ``opened`` gives, from its start again where a session cannot be continued."""
         attempts = self._transport.attempts(f"the upload of {descriptor.digest}", self.name)
+        send = send_stream
         while True:
             session = session or self._open_session()
             counted = _Counted(progress)
             try:
                 with opened() as chunks:
-                    send_stream(session, chunks, descriptor, counted)
+                    send(session, chunks, descriptor, counted)
             except OverlayError:
                 session.cancel()
                 raise
-            except SessionLostError:
+            except SessionLostError as error:
+                send = send_whole if isinstance(error, PiecesRefusedError) else send
                 failure = TransientError("the registry did not keep what was uploaded so far")
             except TransientError as error:
                 failure = error

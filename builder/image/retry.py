@@ -90,7 +90,7 @@ class Attempts:
         self._failures += 1
         allowed = min(self._policy.attempts, failure.attempts or self._policy.attempts)
         if self._failures >= allowed:
-            raise self._ended(failure, f"tried {self._failures} times; try again later")
+            raise self._ended(failure, f"tried {self._failures} times; run the same command again later")
         asked = failure.retry_after
         if asked is not None and asked > self._policy.longest_wait:
             raise self._ended(
@@ -102,7 +102,7 @@ class Attempts:
         return Unavailable(
             f"{self._what} failed: {failure.reason}",
             where=self._where,
-            hint=f"{hint}. What was already uploaded is not uploaded again",
+            hint=f"{hint}: it goes on from what is done",
             facts={"attempts": self._failures},
         )
 

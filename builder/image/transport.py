@@ -11,7 +11,7 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -27,6 +27,7 @@ from urllib3.exceptions import (
     NewConnectionError,
     ProtocolError,
     ProxyError,
+    ProxySchemeUnknown,
     ReadTimeoutError,
     SSLError,
 )
@@ -47,6 +48,7 @@ MOST_REDIRECTS = 5
 CONNECT_ATTEMPTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+USER_AGENT = f"sglang-overlay/{__version__}"
 DOCKER_HUB_HOST = "registry-1.docker.io"
 
 _LOOPBACK = re.compile(r"(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?")
@@ -72,6 +74,7 @@ class NetworkSettings:
         read_timeout: seconds of silence that end a connection.
         slowest: bytes a second; a body slower than this for ``patience`` seconds is broken off and resumed.
         patience: seconds, see ``slowest``.
+        store_timeout: seconds a registry may take to store what was sent: it reads all of it again.
         upload_chunk: bytes held in memory and sent at once when a blob is streamed.
         insecure: registries (``host:port``) to reach over http; those on loopback always are.
         login_files: where logins are looked for.
@@ -82,6 +85,7 @@ class NetworkSettings:
     read_timeout: float = 60.0
     slowest: int = 1024
     patience: float = 60.0
+    store_timeout: float = 900.0
     upload_chunk: int = 8 << 20
     insecure: frozenset[str] = frozenset()
     login_files: tuple[Path, ...] = ()
@@ -95,6 +99,42 @@ class NetworkSettings:
             insecure=frozenset(name.strip().lower() for name in insecure.split(",") if name.strip()),
             login_files=tuple(config_files(environment)),
         )
+
+
+@dataclass(frozen=True)
+class StreamBody:
+    """A body that can be sent once: its chunks, and their size in bytes together."""
+
+    chunks: Iterable[bytes]
+    size: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to a registry.
+
+    Args:
+        method: of HTTP.
+        target: a path on the registry, or an address that it gave.
+        scopes: what the request needs leave for.
+        expect: statuses that the caller deals with; any other is an error.
+        headers: beside those that every request has.
+        body: what is sent.
+        limit: most bytes of an answer that is read whole.
+        read_timeout: seconds until the answer begins, where the settings' are too few.
+    """
+
+    method: str
+    target: str
+    scopes: Scopes
+    expect: frozenset[int]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | StreamBody | None = None
+    limit: int = SMALL_ANSWER
+    read_timeout: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {shown(self.target)}"
 
 
 @dataclass(frozen=True)
@@ -132,75 +172,37 @@ class Transport:
         """A counter of failures for one piece of work."""
         return Attempts(self.settings.retry, what, where)
 
-    def request(
-        self,
-        method: str,
-        target: str,
-        *,
-        scopes: Scopes,
-        expect: frozenset[int],
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        limit: int = SMALL_ANSWER,
-    ) -> Reply:
+    def request(self, request: Request) -> Reply:
         """Send a request that may be repeated, and again until it is answered; read the answer whole.
-
-        Args:
-            target: a path on this registry, or an address it gave.
-            scopes: what the request needs leave for.
-            expect: statuses that the caller deals with; any other is an error.
-            limit: most bytes of the answer.
 
         Raises:
             Unavailable: no answer within the bounded retries, or one that is not expected.
         """
-        attempts = self.attempts(f"{method} {shown(target)}", self.registry)
+        attempts = self.attempts(str(request), self.registry)
         while True:
             try:
-                return self.request_once(
-                    method, target, scopes=scopes, expect=expect, headers=headers, body=body, limit=limit
-                )
+                return self.request_once(request)
             except TransientError as failure:
                 attempts.failed(failure)
 
-    def request_once(
-        self,
-        method: str,
-        target: str,
-        *,
-        scopes: Scopes,
-        expect: frozenset[int],
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        limit: int = SMALL_ANSWER,
-    ) -> Reply:
+    def request_once(self, request: Request) -> Reply:
         """Like :meth:`request`, but one try: what may be tried again is a :class:`TransientError`."""
-        with self.open(method, target, scopes=scopes, expect=expect, headers=headers, body=body) as response:
-            data = self._read(response, limit, f"{method} {shown(target)}")
+        with self.open(request) as response:
+            data = self._read(response, request.limit, str(request))
             return Reply(response.status, response.headers, data, response.url or "")
 
     @contextmanager
-    def open(
-        self,
-        method: str,
-        target: str,
-        *,
-        scopes: Scopes,
-        expect: frozenset[int],
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-    ) -> Iterator[BaseHTTPResponse]:
+    def open(self, request: Request) -> Iterator[BaseHTTPResponse]:
         """One try at a request whose answer is read as a stream with :meth:`chunks`.
 
         Raises:
             TransientError: another try may help.
             Unavailable: denied, or an answer that is not expected.
         """
-        what = f"{method} {shown(target)}"
-        response = self._authorized(method, self._address(target), scopes, dict(headers or {}), body, what)
+        response = self._authorized(request)
         try:
-            if response.status not in expect:
-                raise self._unexpected(response, what)
+            if response.status not in request.expect:
+                raise self._unexpected(response, str(request))
             yield response
         finally:
             # A body not read to its end would hold the connection: only then is it closed.
@@ -224,48 +226,61 @@ class Transport:
 
     # --- one try ------------------------------------------------------------------------------------------
 
-    def _authorized(
-        self, method: str, url: str, scopes: Scopes, headers: dict[str, str], body: bytes | None, what: str
-    ) -> BaseHTTPResponse:
-        sent = self._authorizer.header(scopes)
-        response = self._follow(method, url, sent, headers, body)
+    def _authorized(self, request: Request) -> BaseHTTPResponse:
+        sent = self._authorizer.header(request.scopes)
+        response = self._follow(request, sent)
         if not self._is_refusal(response, sent):
-            self._authorizer.accepted(scopes)
+            self._authorizer.accepted(request.scopes)
             return response
         detail = self._drop(response)
         challenges = response.headers.getlist("WWW-Authenticate")
-        for header in self._authorizer.after_refusal(scopes, challenges, sent):
-            response = self._follow(method, url, header, headers, body)
+        for header in self._authorizer.after_refusal(request.scopes, challenges, sent):
+            if isinstance(request.body, StreamBody):
+                raise TransientError("its leave ran out; there is a new one")
+            response = self._follow(request, header)
             if not self._is_refusal(response, header):
-                self._authorizer.accepted(scopes)
+                self._authorizer.accepted(request.scopes)
                 return response
             detail = self._drop(response)
-        raise self._authorizer.denied(what, self.registry, scopes, detail)
+        raise self._authorizer.denied(str(request), self.registry, request.scopes, detail)
 
     def _is_refusal(self, response: BaseHTTPResponse, sent: str | None) -> bool:
         if not same_origin(response.url or self.base, self.base):
             return False
         return response.status == 401 or (response.status == 403 and sent is not None)
 
-    def _follow(
-        self, method: str, url: str, authorization: str | None, headers: dict[str, str], body: bytes | None
-    ) -> BaseHTTPResponse:
+    def _follow(self, request: Request, authorization: str | None) -> BaseHTTPResponse:
+        url = self.base + request.target if request.target.startswith("/") else request.target
         for _ in range(MOST_REDIRECTS + 1):
-            sent = {"User-Agent": f"sglang-overlay/{__version__}", **headers}
+            headers = {"User-Agent": USER_AGENT, **request.headers}
             if authorization and same_origin(url, self.base):
-                sent["Authorization"] = authorization
-            response = self._send(method, url, sent, body)
+                headers["Authorization"] = authorization
+            response = self._send(
+                request.method, url, headers, request.body, read_timeout=request.read_timeout
+            )
             if response.status not in REDIRECTS:
                 return response
             self._drop(response)
-            if method not in ("GET", "HEAD") and response.status not in (307, 308):
-                raise self._strange(f"it answered {method} with a redirect of status {response.status}")
+            if request.method not in ("GET", "HEAD") and response.status not in (307, 308):
+                raise self._strange(
+                    f"it answered {request.method} with a redirect of status {response.status}"
+                )
+            if isinstance(request.body, StreamBody):
+                raise self._strange("it redirects an upload that it opened itself")
             url = self.next_address(url, response.headers.get("Location"))
         raise self._strange(f"it redirects more than {MOST_REDIRECTS} times")
 
-    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> BaseHTTPResponse:
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | StreamBody | None,
+        *,
+        read_timeout: float | None = None,
+    ) -> BaseHTTPResponse:
         try:
-            response = self._connections.open(method, url, headers, body)
+            response = self._connections.open(method, url, headers, body, read_timeout=read_timeout)
         except SSLError as error:
             raise Unavailable(
                 f"no secure connection to {urlsplit(url).netloc}",
@@ -273,6 +288,12 @@ class Transport:
                 found=_tls_reason(error),
                 hint="set SSL_CERT_FILE to the certificates that vouch for it; "
                 "a registry without TLS is named in OVERLAY_INSECURE_REGISTRIES",
+            ) from None
+        except ProxySchemeUnknown:
+            raise Unavailable(
+                "the proxy that the environment names is neither http nor https",
+                where=urlsplit(url).netloc,
+                hint="name another in HTTPS_PROXY, or this registry in NO_PROXY",
             ) from None
         except HTTPError as error:
             raise self._transient(error) from None
@@ -284,9 +305,6 @@ class Transport:
         return response
 
     # --- addresses ----------------------------------------------------------------------------------------
-
-    def _address(self, target: str) -> str:
-        return self.base + target if target.startswith("/") else target
 
     def next_address(self, url: str, location: str | None) -> str:
         """Where an answer's ``Location`` leads, if a registry may lead there.
@@ -366,7 +384,7 @@ class Transport:
             raise self._strange(
                 f"it wants a login sent to {realm.scheme}://{realm.hostname}, which is not https"
             )
-        headers = {"User-Agent": f"sglang-overlay/{__version__}"}
+        headers = {"User-Agent": USER_AGENT}
         if request.is_form:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             response = self._send("POST", request.realm, headers, urlencode(request.query).encode())
@@ -418,29 +436,45 @@ class Connections:
     """
 
     def __init__(self, settings: NetworkSettings) -> None:
-        self._timeout = urllib3.Timeout(connect=settings.connect_timeout, read=settings.read_timeout)
+        self._connect_timeout = settings.connect_timeout
+        self._timeout = self._timeout_of(settings.read_timeout)
         self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
 
-    def open(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
+    def open(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | StreamBody | None,
+        *,
+        read_timeout: float | None = None,
+    ) -> BaseHTTPResponse:
         """One request, no redirect followed, nothing tried again; urllib3's errors as they are."""
         parts = urlsplit(url)
         key = parts.scheme, proxy_for(parts.scheme, parts.netloc)
         if key not in self._pools:
             self._pools[key] = self._pool(*key)
         sent = dict(headers)
-        if body is not None:
-            sent["Content-Length"] = str(len(body))
+        # Bytes go out in blocks too, so that the time limit of a write is one block's, not the whole body's.
+        content: BytesIO | Iterable[bytes] | None = None
+        if isinstance(body, StreamBody):
+            content, sent["Content-Length"] = body.chunks, str(body.size)
+        elif body is not None:
+            content, sent["Content-Length"] = BytesIO(body), str(len(body))
         return self._pools[key].urlopen(
             method,
             url,
-            # In blocks, so that the time limit of a write is one block's and not the whole body's.
-            body=None if body is None else BytesIO(body),
+            body=content,
             headers=sent,
+            timeout=self._timeout if read_timeout is None else self._timeout_of(read_timeout),
             retries=False,
             redirect=False,
             preload_content=False,
             decode_content=False,
         )
+
+    def _timeout_of(self, read_timeout: float) -> urllib3.Timeout:
+        return urllib3.Timeout(connect=self._connect_timeout, read=read_timeout)
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -449,9 +483,7 @@ class Connections:
     def _pool(self, scheme: str, proxy: str | None) -> urllib3.PoolManager:
         context = trust() if scheme == "https" else None
         if proxy is None:
-            return urllib3.PoolManager(
-                num_pools=16, maxsize=8, timeout=self._timeout, blocksize=WRITE_BLOCK, ssl_context=context
-            )
+            return urllib3.PoolManager(num_pools=16, maxsize=8, blocksize=WRITE_BLOCK, ssl_context=context)
         login = urlsplit(proxy)
         basic = f"{unquote(login.username)}:{unquote(login.password or '')}" if login.username else None
         return urllib3.ProxyManager(
@@ -459,7 +491,6 @@ class Connections:
             proxy_headers=urllib3.make_headers(proxy_basic_auth=basic),
             num_pools=16,
             maxsize=8,
-            timeout=self._timeout,
             blocksize=WRITE_BLOCK,
             ssl_context=context,
         )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from builder.errors import ImageMismatch, OverlayError, Unavailable
 from builder.image.authorization import Scopes
 from builder.image.model import Descriptor, Progress
 from builder.image.retry import TransientError
-from builder.image.transport import Reply, Transport
+from builder.image.transport import Reply, Request, StreamBody, Transport
 
 LARGEST_CHUNK = 256 << 20  # bytes: what a registry may ask us to hold in memory (OCI-Chunk-Min-Length)
 
@@ -20,6 +20,10 @@ _BINARY = {"Content-Type": "application/octet-stream"}
 
 class SessionLostError(Exception):
     """The upload cannot be continued where it stopped; it has to start again."""
+
+
+class PiecesRefusedError(SessionLostError):
+    """The registry took no further piece although nothing had gone wrong: it wants a blob as one."""
 
 
 class UploadSession:
@@ -53,16 +57,29 @@ class UploadSession:
         """
         attempts = self._transport.attempts("the upload of a blob", self._transport.registry)
         sent = 0
+        refusal: type[SessionLostError] = PiecesRefusedError if start else SessionLostError
         while sent < len(chunk):
             try:
-                self._patch(chunk[sent:], start + sent)
+                piece = chunk[sent:]
+                first = start + sent
+                self._patch(piece, {"Content-Range": f"{first}-{first + len(piece) - 1}"}, refusal)
             except TransientError as failure:
                 attempts.failed(failure)
+                refusal = SessionLostError
                 sent = self._stored() - start
                 if not 0 <= sent <= len(chunk):
                     raise SessionLostError from None
             else:
                 return
+
+    def send_whole(self, body: StreamBody) -> None:
+        """Send the whole blob in one request, which cannot be resumed.
+
+        Raises:
+            SessionLostError: the registry refuses it.
+            TransientError: it broke.
+        """
+        self._patch(body, {}, SessionLostError)
 
     def finish(self, descriptor: Descriptor, data: bytes = b"") -> None:
         """Close the session with the blob's digest, and its last or only bytes.
@@ -75,9 +92,10 @@ class UploadSession:
         reply = self._once(
             "PUT",
             f"{self._location}{joint}digest={descriptor.digest}",
-            data,
-            _BINARY,
             frozenset({201, 204, 400, 404, 416}),
+            body=data,
+            headers=_BINARY,
+            read_timeout=self._transport.settings.store_timeout,
         )
         if reply.status not in (201, 204):
             raise SessionLostError
@@ -85,22 +103,28 @@ class UploadSession:
     def cancel(self) -> None:
         """Tell the registry to forget the session. One that does not listen forgets it by itself, later."""
         try:
-            self._once("DELETE", self._location, None, {}, frozenset({200, 202, 204, 400, 404, 405}))
+            self._once("DELETE", self._location, frozenset({200, 202, 204, 400, 404, 405}))
         except (TransientError, OverlayError):
             return  # only tidying: the failure that led here is the one to report
 
-    def _patch(self, piece: bytes, start: int) -> None:
-        headers = {**_BINARY, "Content-Range": f"{start}-{start + len(piece) - 1}"}
-        reply = self._once("PATCH", self._location, piece, headers, frozenset({202, 204, 400, 404, 416}))
+    def _patch(
+        self, body: bytes | StreamBody, headers: Mapping[str, str], refusal: type[SessionLostError]
+    ) -> None:
+        reply = self._once(
+            "PATCH",
+            self._location,
+            frozenset({202, 204, 400, 404, 416}),
+            body=body,
+            headers={**_BINARY, **headers},
+        )
         if reply.status not in (202, 204):
-            raise SessionLostError
+            raise refusal
         self._moved(reply)
 
     def _stored(self) -> int:
         """How many bytes the registry holds of this session."""
-        reply = self._transport.request(
-            "GET", self._location, scopes=self._scopes, expect=frozenset({200, 202, 204, 400, 404, 416})
-        )
+        expect = frozenset({200, 202, 204, 400, 404, 416})
+        reply = self._transport.request(Request("GET", self._location, self._scopes, expect))
         match = _RANGE.fullmatch(reply.headers.get("Range", ""))
         if reply.status not in (202, 204) or match is None:
             raise SessionLostError
@@ -113,11 +137,36 @@ class UploadSession:
             self._location = self._transport.next_address(reply.url, location)
 
     def _once(
-        self, method: str, url: str, body: bytes | None, headers: dict[str, str], expect: frozenset[int]
+        self,
+        method: str,
+        url: str,
+        expect: frozenset[int],
+        *,
+        body: bytes | StreamBody | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = None,
     ) -> Reply:
         return self._transport.request_once(
-            method, url, scopes=self._scopes, expect=expect, headers=headers, body=body
+            Request(method, url, self._scopes, expect, headers or {}, body, read_timeout=read_timeout)
         )
+
+
+def send_whole(
+    session: UploadSession, chunks: Iterable[bytes], descriptor: Descriptor, progress: Progress
+) -> None:
+    """Upload a stream through ``session`` in one request, for registries that take no pieces.
+
+    Raises:
+        SessionLostError, TransientError, ImageMismatch: as :func:`send_stream`.
+    """
+
+    def counted() -> Iterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+            progress(len(chunk))
+
+    session.send_whole(StreamBody(counted(), descriptor.size))
+    session.finish(descriptor)
 
 
 def send_stream(

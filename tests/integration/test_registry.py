@@ -175,8 +175,8 @@ def test_within_one_registry_a_blob_is_mounted_and_not_sent(
     heard: list[int] = []
     neighbour.copy_blob(behind, blob(LAYER), progress=heard.append)
     assert neighbour.read_blob(blob(LAYER)) == LAYER
-    assert [seen.method for seen in proxy.seen] == ["HEAD", "POST", "GET"]
-    assert f"mount={blob(LAYER).digest}&from={registry.space}%2Fapp" in proxy.seen[1].path
+    assert [seen.method for seen in proxy.seen] == ["POST", "GET"]
+    assert f"mount={blob(LAYER).digest}&from={registry.space}%2Fapp" in proxy.seen[0].path
     assert sum(seen.length for seen in proxy.seen) == 0
     assert heard == []
 
@@ -197,6 +197,28 @@ def test_a_registry_that_does_not_mount_gets_the_bytes(
     neighbour.copy_blob(behind, blob(LAYER))
     assert neighbour.read_blob(blob(LAYER)) == LAYER
     assert proxy.count("POST", "other/blobs/uploads") == (1 if status == 202 else 2)
+    # It is not asked to mount again, only whether it has the next one already.
+    proxy.seen.clear()
+    neighbour.copy_blob(behind, blob(LAYER))
+    assert [seen.method for seen in proxy.seen] == ["HEAD"]
+
+
+def test_an_upload_opened_instead_of_a_mount_is_closed_where_the_blob_is_there(
+    network: Network, registry: Registry, behind: Repository, direct: Repository, proxy: FaultyProxy
+) -> None:
+    push_image(behind, LAYER)
+    there = network.repository(parse_reference(registry.repository("other")))
+    there.copy_blob(direct, blob(LAYER))
+
+    def ask_for_another(exchange: faulty.Exchange) -> None:
+        exchange.path = exchange.path.replace(blob(LAYER).digest, "sha256:" + "0" * 64)
+        exchange.send(exchange.ask())
+
+    proxy.fail("POST", "mount=", ask_for_another)
+    proxy.seen.clear()
+    neighbour = network.repository(parse_reference(f"{proxy.address}/{registry.space}/other"))
+    neighbour.copy_blob(behind, blob(LAYER))
+    assert [seen.method for seen in proxy.seen] == ["POST", "HEAD", "DELETE"]
 
 
 def test_between_registries_a_blob_is_streamed(
@@ -418,6 +440,63 @@ def test_an_upload_the_registry_forgot_starts_again(
     behind.put_blob(blob(LAYER), LAYER)
     assert proxy.count("POST", "/uploads/") == 2
     assert behind.read_blob(blob(LAYER)) == LAYER
+
+
+def test_a_registry_that_takes_no_pieces_gets_a_blob_as_one(
+    behind: Repository, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    layout = Layout(tmp_path)
+    layout.put_blob(blob(LAYER), LAYER)
+
+    def whole_only(exchange: faulty.Exchange) -> None:
+        if not exchange.headers.get("Content-Range", "0-").startswith("0-"):
+            faulty.answer_with(416)(exchange)
+        else:
+            exchange.send(exchange.ask())
+
+    proxy.fail("PATCH", "/uploads/", whole_only, times=10_000)
+    heard: list[int] = []
+    behind.copy_blob(layout, blob(LAYER), progress=heard.append)
+    assert behind.read_blob(blob(LAYER)) == LAYER
+    assert [seen.length for seen in proxy.requests("PATCH")][-1] == len(LAYER)
+    assert proxy.count("POST", "/uploads/") == 2
+    assert sum(heard) == len(LAYER)
+
+
+def test_a_blob_sent_as_one_that_breaks_is_sent_again_and_wrong_bytes_of_it_are_not_stored(
+    behind: Repository, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    layout = Layout(tmp_path)
+    layout.put_blob(blob(LAYER), LAYER)
+    first_piece: faulty.Action = lambda exchange: exchange.send(exchange.ask())  # noqa: E731
+    for action in (first_piece, faulty.answer_with(416), faulty.reset_request(1000), faulty.answer_with(503)):
+        proxy.fail("PATCH", "/uploads/", action)
+    behind.copy_blob(layout, blob(LAYER))
+    assert behind.read_blob(blob(LAYER)) == LAYER
+    assert [seen.length for seen in proxy.requests("PATCH")][-1] == len(LAYER)
+
+    other = blob(b"x" * 3_000_000)
+    (tmp_path / "blobs" / "sha256" / other.digest[7:]).write_bytes(b"x" * 2_999_999 + b"y")
+    for action in (first_piece, faulty.answer_with(416)):
+        proxy.fail("PATCH", "/uploads/", action)
+    with pytest.raises(ImageMismatch, match="not what its digest says"):
+        behind.copy_blob(layout, other)
+    assert not behind.has_blob(other.digest)
+
+
+def test_a_registry_may_take_its_time_to_store_a_blob(registry: Registry, proxy: FaultyProxy) -> None:
+    settings = NetworkSettings(retry=SETTINGS.retry, read_timeout=0.2)
+
+    def slowly(exchange: faulty.Exchange) -> None:
+        answer = exchange.ask()
+        time.sleep(0.5)
+        exchange.send(answer)
+
+    proxy.fail("PUT", "/uploads/", slowly)
+    with Network(settings, warn=pytest.fail) as network:
+        repository = network.repository(parse_reference(f"{proxy.address}/{registry.space}/app"))
+        repository.put_blob(blob(LAYER), LAYER)
+    assert proxy.count("PUT") == 1
 
 
 def test_progress_takes_back_what_is_sent_again(
