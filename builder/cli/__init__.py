@@ -16,7 +16,9 @@ COMMANDS = {
     "list": ("listing", "The overlays there are."),
     "show": ("show", "A spec, its series and where each patch stands."),
     "build": ("build", "Build an image: the base, one layer of patched files, the manifest."),
+    "pin": ("pin", "Resolve a base's tag to digests, and keep them in the lock."),
     "probe": ("probe", "Run the probes on source trees: is the defect there?"),
+    "diff": ("diff", "Which patches has upstream made unnecessary?"),
     "base": ("base", "Small base images to try and to test with."),
 }
 

@@ -23,12 +23,13 @@ from builder.build import (
     plan_images,
     store_images,
 )
-from builder.cli.options import name_argument, root_option, source_options
+from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.errors import UsageError
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.lock import read_lock, write_lock
+from builder.pinning import pinned
 from builder.root import cache_path, find_root
 from builder.spec import read_spec
 
@@ -62,12 +63,7 @@ Examples:
     "--tag-template", default=DEFAULT_TAG, show_default=True, help="Tag for --push REF without one."
 )
 @click.option("--dry-run", is_flag=True, help="Print the Dockerfile, the files and the plan; write nothing.")
-@click.option(
-    "--lock",
-    "lock_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The lock to read and write (default: overlays/NAME.lock).",
-)
+@lock_option
 @source_options
 @root_option
 @json_option
@@ -101,9 +97,9 @@ def command(
     progress = Progress()
     try:
         spec = read_spec(home.spec_path(name))
-        location = base_location(base_text, spec.base)
         written = lock_file or home.lock_path(name)
         lock = read_lock([lock_file] if lock_file else home.locks(name))
+        location = base_location(pinned(base_text, spec.base, lock), spec.base)
         with Network(warn=warn) as network:
             bases = choose_bases(spec, location, network, [Platform.parse(text) for text in platforms])
             patched = patch_upstream(home, spec, cache, Sources(source, upstream_url, wheel), say=progress)

@@ -16,6 +16,13 @@ root_option = click.option(
     help="Directory with overlays/ and patches/ (default: this checkout, else the installed ones).",
 )
 
+lock_option = click.option(
+    "--lock",
+    "lock_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The lock to read and write (default: overlays/NAME.lock).",
+)
+
 
 def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Where the upstream's sources come from."""
