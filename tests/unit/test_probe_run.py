@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from builder.probe.run import Prober, run_probe
 from builder.probe.trees import MappingTree
 
 TREE = MappingTree({"python/sglang/a.py": b"x = 41\n", "python/sglang/b.py": b"y = 1\n"})
+Ask = Callable[..., Answer]
 HEAD = "from builder.probe.harness import *\n"
 
 
@@ -26,7 +27,7 @@ def prober() -> Iterator[Prober]:
 
 
 @pytest.fixture
-def ask(prober: Prober, tmp_path: Path) -> object:
+def ask(prober: Prober, tmp_path: Path) -> Ask:
     """Ask a probe whose function has this body."""
 
     def ask(body: str, head: str = HEAD) -> Answer:
@@ -38,7 +39,7 @@ def ask(prober: Prober, tmp_path: Path) -> object:
     return ask
 
 
-def test_probe_reads_the_tree(ask) -> None:  # type: ignore[no-untyped-def]
+def test_probe_reads_the_tree(ask: Ask) -> None:
     body = (
         "value = Program(tree).module('sglang.a').x + 1\n"
         "read = tree.read('python/sglang/b.py')\n"
@@ -49,7 +50,7 @@ def test_probe_reads_the_tree(ask) -> None:  # type: ignore[no-untyped-def]
     assert ask(body) == Answer("fixed", evidence, ("torch",))
 
 
-def test_missing_file_is_a_key_error(ask) -> None:  # type: ignore[no-untyped-def]
+def test_missing_file_is_a_key_error(ask: Ask) -> None:
     assert (
         ask("try:\n    tree.read('nowhere')\nexcept KeyError:\n    return absent('not there')").state
         == "absent"
@@ -86,7 +87,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("attempt", OUTSIDE)
-def test_nothing_outside_can_be_reached(ask, tmp_path: Path, attempt: str) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_outside_can_be_reached(ask: Ask, tmp_path: Path, attempt: str) -> None:
     (tmp_path / "victim").write_text("here")
     tmp_path.chmod(0o777)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -100,7 +101,7 @@ def test_nothing_outside_can_be_reached(ask, tmp_path: Path, attempt: str) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["victim", "x.py"]
 
 
-def test_walls_hold_without_the_audit_hook(ask) -> None:  # type: ignore[no-untyped-def]
+def test_walls_hold_without_the_audit_hook(ask: Ask) -> None:
     # What the kernel refuses by itself, were the hook got round.
     body = (
         "import os, resource\n"
@@ -125,7 +126,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_probe_is_unknown_with_the_reason(ask, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_broken_probe_is_unknown_with_the_reason(ask: Ask, kind: str) -> None:
     body, reason = BROKEN[kind]
     answer = ask(body)
     assert answer.state == "unknown"
@@ -142,31 +143,31 @@ def test_broken_probe_is_unknown_with_the_reason(ask, kind: str) -> None:  # typ
         "from builder.patch import parse_patch\n",
     ],
 )
-def test_probe_that_does_not_load_is_unknown(ask, head: str) -> None:  # type: ignore[no-untyped-def]
+def test_probe_that_does_not_load_is_unknown(ask: Ask, head: str) -> None:
     answer = ask("return fixed('x')", head)
     assert answer.state == "unknown"
     assert "does not load" in answer.evidence
 
 
-def test_next_probe_is_not_harmed_by_the_one_before(ask) -> None:  # type: ignore[no-untyped-def]
+def test_next_probe_is_not_harmed_by_the_one_before(ask: Ask) -> None:
     for body, _ in BROKEN.values():
         ask(body)
     ask("import builtins; builtins.len = None")
     assert ask("return fixed(str(len('xyz')))") == Answer("fixed", "3")
 
 
-def test_output_of_the_source_harms_nothing(ask) -> None:  # type: ignore[no-untyped-def]
+def test_output_of_the_source_harms_nothing(ask: Ask) -> None:
     body = "import sys\nprint('x' * 100000)\nsys.stderr.write('y')\nsys.stdin.read()\nreturn fixed('x')"
     assert ask(body) == Answer("fixed", "x")
 
 
-def test_evidence_is_one_printable_line(ask) -> None:  # type: ignore[no-untyped-def]
+def test_evidence_is_one_printable_line(ask: Ask) -> None:
     answer = ask("return defect('a\\nb\\x1b[31m' + 'c' * 5000)")
     assert answer.evidence.startswith("a b [31mcc")
     assert len(answer.evidence) == 1000
 
 
-def test_standard_library_of_the_probe_is_there(ask) -> None:  # type: ignore[no-untyped-def]
+def test_standard_library_of_the_probe_is_there(ask: Ask) -> None:
     head = HEAD + "import sqlite3, colorsys\nfrom xml.etree import ElementTree\n"
     assert ask("return fixed(str(colorsys.rgb_to_hls(1, 1, 1)[1]))", head) == Answer("fixed", "1.0")
 
