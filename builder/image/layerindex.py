@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import sqlite3
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +25,7 @@ from builder.errors import ImageMismatch
 from builder.image.inflate import inflate
 from builder.image.layer import OPAQUE_MARKER, WHITEOUT_PREFIX
 from builder.image.model import Descriptor
+from builder.image.pipeline import StreamHash, read_ahead
 from builder.image.tarwalk import Kind, Limits, Member, walk_tar
 
 _HASHED = 4 << 20  # bytes; sources are far smaller, and larger files are no text to patch
@@ -248,7 +247,7 @@ def _fill(
         f"PRAGMA user_version = {_SCHEMA}; {_TABLES}"
     )
     rows = _Rows(connection, where, limits)
-    with _DiffId(pieces) as hashed:
+    with read_ahead(pieces) as ahead, StreamHash(ahead) as hashed:
         walk_tar(hashed.pieces(), rows.consume, where=where, limits=limits)
     if hashed.digest != diff_id:
         raise ImageMismatch(
@@ -259,38 +258,6 @@ def _fill(
         )
     rows.finish()
     connection.commit()
-
-
-class _DiffId:
-    """Hashes pieces in a thread of its own while they are used (hashlib lets other threads run)."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._sha256 = hashlib.sha256()
-        self._queue: queue.Queue[bytes | None] = queue.Queue(maxsize=8)
-        self._thread = threading.Thread(target=self._run, name="diff-id", daemon=True)
-
-    def __enter__(self) -> _DiffId:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (piece := self._queue.get()) is not None:
-            self._sha256.update(piece)
-
-    def pieces(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            self._queue.put(piece)
-            yield piece
-
-    @property
-    def digest(self) -> str:
-        """The diff ID, once the ``with`` block is left."""
-        return "sha256:" + self._sha256.hexdigest()
 
 
 class _Rows:
@@ -324,7 +291,7 @@ class _Rows:
     def finish(self) -> None:
         """Write what waits, and an implied entry for each directory that has none."""
         self._flush()
-        for path in self._parents:
+        for path in sorted(self._parents):  # in one order, so that the same layer gives the same file
             row = self._connection.execute(
                 "SELECT kind FROM entry WHERE parent = ? AND name = ?", _split(path)
             ).fetchone()
