@@ -17,6 +17,8 @@ COMMANDS = {
     "show": ("show", "A spec, its series and where each patch stands."),
     "build": ("build", "Build an image: the base, one layer of patched files, the manifest."),
     "pin": ("pin", "Resolve a base's tag to digests, and keep them in the lock."),
+    "inspect": ("inspect", "What an image says is in it."),
+    "verify": ("verify", "Is what an image or a running container says so? Or do two differ?"),
     "probe": ("probe", "Run the probes on source trees: is the defect there?"),
     "diff": ("diff", "Which patches has upstream made unnecessary?"),
     "base": ("base", "Small base images to try and to test with."),

@@ -15,7 +15,7 @@ METADATA = "python/sglang.dist-info/METADATA"
 PYPROJECT = "python/pyproject.toml"
 ASSERTED = "python/sglang/srt/entrypoints/engine.py"
 
-_SPECIFIER = rb"(?:[=!<>~]=?=?[^\s,;\"')]+,?\s*)+"
+_SPECIFIER = rb"(?:[=!<>~]=?=?[^\s,;\"')]+,?[ \t]*)+"
 # One pattern a file: group 1 is the distribution's name, group 2 the version or specifier.
 _PATTERNS = {
     METADATA: re.compile(

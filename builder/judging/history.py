@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import InvalidInput
@@ -116,27 +116,17 @@ def pickaxe(span: Range, patch: Patch) -> History | None:
             added = max((line[1:].strip() for line in hunk.lines if line[:1] == b"+"), key=len, default=b"")
             if not added:
                 continue
-            text = "-S" + added.decode("utf-8", "surrogateescape")
-            span_text = f"{span.base}..{span.commits[-1]}"
-            log = (
-                "log",
-                "--first-parent",
-                "-m",
-                "--reverse",
-                "--format=%H",
-                text,
-                span_text,
-                "--",
-                diff.path,
-            )
-            rows = span.repository.git(*log).decode().split()
+            wanted = "-S" + added.decode("utf-8", "surrogateescape")
+            within = f"{span.base}..{span.commits[-1]}"
+            options = ("--first-parent", "-m", "--reverse", "--format=%H", wanted, within)
+            found = span.repository.git("log", *options, "--", diff.path)
+            rows = found.decode().split()
             if not rows:
                 return None
             last = max(last, order[rows[0]])
     if last < 0:
         return None
-    found = _described(span, last, 0)
-    return History("pickaxe", found.release, found.commit, found.subject, found.pull_request)
+    return replace(_described(span, last, 0), method="pickaxe")
 
 
 def first_release(repository: GitStore, commit: str) -> str | None:

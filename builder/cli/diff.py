@@ -1,0 +1,326 @@
+"""``overlay diff``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from builder.cli.options import complete_overlay, root_option
+from builder.cli.output import Progress, json_option, paint, print_json, print_table
+from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from builder.judging.compare import Difference
+    from builder.judging.judge import Judgement, Report
+    from builder.judging.memory import Change
+    from builder.judging.retire import Retirement
+    from builder.root import Root
+
+_COLORS = {
+    "merged": "cyan",
+    "fixed-by-dependency": "cyan",
+    "obsolete": "cyan",
+    "carry": "green",
+    "partial": "yellow",
+    "rework": "red",
+    "unknown": "red",
+}
+
+
+@click.command(
+    "diff",
+    epilog="Examples:\n\n"
+    "\b\n"
+    "  overlay diff glm53-flash-gb10 --upstream v0.5.23\n"
+    "  overlay diff glm53-flash-gb10 --upstream all --html report.html\n"
+    "  overlay diff glm53-flash-gb10 --upstream ~/src/sglang@main --exit-code\n"
+    "  overlay diff glm53-flash-gb10 glm53-flash-gb10-v0.5.23\n"
+    "\b\n"
+    "Exit codes with --exit-code: 0 nothing changed since the lock remembered it, 4 a patch can be\n"
+    "retired, 3 a patch needs rework.",
+)
+@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_overlay)
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="RELEASE|COMMIT|BRANCH|DIR@REV|FILE.whl|all",
+    help="The tree to judge against; can be repeated. 'all' is every known release after the pin.",
+)
+@click.option("--image", "images", multiple=True, metavar="REF", help="Judge against the source in an image.")
+@click.option(
+    "--upstream-url",
+    metavar="URL|PATH",
+    envvar="OVERLAY_UPSTREAM_URL",
+    help="A mirror or a local repository; a local one gives history as well.",
+)
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "wheel", "repository"]),
+    default="auto",
+    show_default=True,
+    help="Take releases from their wheels or from the repository.",
+)
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request or an issue.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page."
+)
+@click.option(
+    "--exit-code", "with_exit_code", is_flag=True, help="Exit by what changed, and remember it in the lock."
+)
+@click.option("--retire", is_flag=True, help="Take the patches that the pin does not need out of the series.")
+@click.option("--dry-run", is_flag=True, help="With --retire: show the diff, write nothing.")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="For one probe on one tree.")
+@root_option
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    names: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    images: tuple[str, ...],
+    upstream_url: str | None,
+    source: str,
+    markdown: bool,
+    html: Path | None,
+    with_exit_code: bool,
+    retire: bool,
+    dry_run: bool,
+    timeout: float | None,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Which patches has upstream made unnecessary? A verdict for each, with its evidence.
+
+    Without --upstream, an overlay is judged on its own pin; two overlays (or applied-patch manifests of two
+    images) are compared with each other.
+    """
+    from builder.root import find_root
+
+    if as_json and markdown:
+        raise UsageError("--json and --markdown exclude each other")
+    if dry_run and not retire:
+        raise UsageError("--dry-run goes with --retire")
+    home = find_root(root)
+    if len(names) == 2 and not (upstreams or images or retire or with_exit_code or html):
+        _show_difference(names, home, as_json, markdown)
+        return
+    reports = _judge_all(names or tuple(home.names()), home, upstreams, images, upstream_url, source, timeout)
+    found = _changes(reports, home)
+    retired = _retire(reports, home, dry_run) if retire else None
+    if html is not None:
+        from builder.judging.page import render_page
+        from builder.lock import write_whole
+
+        write_whole(html, render_page(reports).encode())
+    if as_json:
+        _print_json(reports, found, retired)
+    elif markdown:
+        from builder.judging.markdown import render_markdown
+
+        click.echo("\n".join(render_markdown(report) for report in reports), nl=False)
+    else:
+        _print_text(reports, retired, dry_run)
+    if with_exit_code:
+        context.exit(_remembered_exit(reports, found, home))
+
+
+def _judge_all(
+    names: tuple[str, ...],
+    home: Root,
+    upstreams: tuple[str, ...],
+    images: tuple[str, ...],
+    url: str | None,
+    source: str,
+    timeout: float | None,
+) -> list[Report]:
+    from builder.judging.judge import judge
+    from builder.judging.subject import find_targets, read_subject
+    from builder.releases import known_releases
+    from builder.root import cache_path
+
+    progress, cache = Progress(), cache_path()
+    reports = []
+    try:
+        for name in dict.fromkeys(names):
+            subject, spec = read_subject(name, home, cache, url=url, progress=progress)
+            targets = find_targets(
+                spec,
+                subject,
+                upstreams,
+                images,
+                cache,
+                url=url,
+                source=source,
+                root=home.path,
+                progress=progress,
+            )
+            known = list(known_releases(home.path))
+            reports.append(
+                judge(subject, targets, home.probes, cache, known=known, timeout=timeout, say=progress)
+            )
+    finally:
+        progress.close()
+    return reports
+
+
+def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:
+    from builder.judging.memory import changes
+    from builder.lock import read_lock
+
+    return {r.subject.name: changes(r, read_lock(home.locks(r.subject.name))) for r in reports}
+
+
+def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], home: Root) -> int:
+    from builder.judging.memory import exit_code, remember
+    from builder.lock import read_lock, write_lock
+
+    for report in reports:
+        name = report.subject.name
+        write_lock(home.lock_path(name), remember(report, read_lock(home.locks(name))))
+    return exit_code([change for rows in found.values() for change in rows])
+
+
+def _retire(reports: list[Report], home: Root, dry_run: bool) -> list[Retirement]:
+    from builder.judging.retire import plan_retirement, retire
+
+    plans = [plan_retirement(report, home) for report in reports]
+    if not dry_run:
+        for plan in plans:
+            retire(plan, home)
+    return plans
+
+
+# --- what is printed ----------------------------------------------------------------------------------------
+
+
+def _print_json(
+    reports: list[Report], found: dict[str, list[Change]], retired: list[Retirement] | None
+) -> None:
+    value: dict[str, object] = {
+        "reports": [
+            report.as_json() | {"changes": [change.as_json() for change in found[report.subject.name]]}
+            for report in reports
+        ]
+    }
+    if retired is not None:
+        value["retired"] = [plan.as_json() for plan in retired]
+    print_json(value)
+
+
+def _print_text(reports: list[Report], retired: list[Retirement] | None, dry_run: bool) -> None:
+    for number, report in enumerate(reports):
+        if number:
+            click.echo()
+        _print_report(report)
+    for plan in retired or ():
+        click.echo()
+        click.echo(plan.diff if dry_run else plan.summary, nl=dry_run is False)
+        for line in plan.kept:
+            click.echo(line)
+
+
+def _print_report(report: Report) -> None:
+    from builder.judging.verdict import RETIRABLE
+
+    subject = report.subject
+    click.echo(
+        f"{paint(subject.name, 'bold')} {subject.version}: {len(subject.series.patches)} patches of "
+        f"{subject.series.name}, pinned to {subject.release}\n"
+    )
+    if len(report.targets) == 1:
+        _print_one(report)
+    else:
+        rows = [
+            (patch.name, *(_painted(report.of(patch.name, target.name)) for target in report.targets))
+            for patch in subject.series.patches
+        ]
+        print_table(("PATCH", *(target.name for target in report.targets)), rows)
+    last = report.on(report.targets[-1].name)
+    _print_group("can be retired", [j for j in last if j.verdict.word in RETIRABLE])
+    _print_group("needs a person", [j for j in last if j.verdict.word in ("rework", "unknown", "partial")])
+    against = [j for j in last if j.verdict.contradictions]
+    if against:
+        click.echo(f"\n{paint('the evidence does not agree', 'yellow')} ({report.targets[-1].name})")
+        for judgement in against:
+            for line in judgement.verdict.contradictions:
+                click.echo(f"  {judgement.patch}: {line}")
+
+
+def _print_one(report: Report) -> None:
+    (target,) = report.targets
+    rows = [
+        (
+            judgement.patch,
+            _painted(judgement),
+            str(judgement.evidence.text),
+            str(judgement.evidence.behaviour or "no probe"),
+            judgement.verdict.why,
+        )
+        for judgement in report.on(target.name)
+    ]
+    print_table(("PATCH", f"ON {target.name}", "TEXT", "PROBE", "WHY"), rows)
+
+
+def _print_group(title: str, judgements: Sequence[Judgement]) -> None:
+    if not judgements:
+        return
+    click.echo(f"\n{paint(title, 'bold')} ({judgements[0].target})")
+    for judgement in judgements:
+        since = _since(judgement)
+        click.echo(f"  {judgement.patch}: {judgement.verdict.word}{since}: {judgement.verdict.why}")
+        for hunk in judgement.evidence.text.hunks:
+            if judgement.verdict.word in ("rework", "partial") and hunk.state != "carries":
+                where = f"{hunk.path}, hunk {hunk.number}" if hunk.number else hunk.path
+                places = f" (its lines stand at {', '.join(map(str, hunk.places))})" if hunk.places else ""
+                click.echo(f"      {hunk.state}: {where}{places}")
+
+
+def _since(judgement: Judgement) -> str:
+    history = judgement.evidence.history
+    if history is None:
+        return ""
+    request = f" ({history.pull_request})" if history.pull_request else ""
+    note = f" ({history.note})" if history.note and history.release else ""
+    return f" since {history}{request}{note}"
+
+
+def _painted(judgement: Judgement) -> str:
+    word = judgement.verdict.word
+    return paint(word + ("!" if judgement.verdict.contradictions else ""), _COLORS[word])
+
+
+# --- two overlays -------------------------------------------------------------------------------------------
+
+
+def _show_difference(names: tuple[str, ...], home: Root, as_json: bool, markdown: bool) -> None:
+    from builder.judging.compare import compare, read_side
+    from builder.root import cache_path
+
+    progress = Progress()
+    left, right = (read_side(name, home, cache_path(), progress) for name in names)
+    progress.close()
+    difference = compare(left, right)
+    if as_json:
+        print_json(difference.as_json())
+    elif markdown:
+        click.echo(difference.as_markdown(), nl=False)
+    else:
+        _print_difference(difference)
+
+
+def _print_difference(difference: Difference) -> None:
+    left, right = difference.left, difference.right
+    rows = [(key, was, now) for key, was, now in difference.facts]
+    if not rows and not difference.patches and not difference.files:
+        click.echo(f"{left.name} and {right.name} are the same")
+        return
+    print_table(("", left.name, right.name), rows)
+    for title, entries in (("PATCH", difference.patches), ("FILE", difference.files)):
+        if entries:
+            click.echo()
+            print_table((title, "CHANGE"), [(name, what) for name, what in entries])

@@ -1,0 +1,145 @@
+"""Two overlays, or two images by their applied-patch manifests: which versions, patches and files differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.apply import apply_series
+from builder.judging.subject import read_subject
+from builder.manifest import Manifest, read_manifest
+from builder.root import Root
+from builder.upstream import Progress
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two.
+
+    Args:
+        name: as the user named it.
+        facts: versions and digests, by what they are of.
+        patches: SHA-256 of each patch file, by name, in the series' order.
+        files: git blob id of each patched file afterwards, by path; None for one that is deleted.
+    """
+
+    name: str
+    facts: Mapping[str, str]
+    patches: Mapping[str, str]
+    files: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two sides; the left one is the older."""
+
+    left: Side
+    right: Side
+    facts: tuple[tuple[str, str, str], ...]
+    patches: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for programs."""
+        return {
+            "left": self.left.name,
+            "right": self.right.name,
+            "facts": {key: {"left": was, "right": now} for key, was, now in self.facts},
+            "patches": dict(self.patches),
+            "files": dict(self.files),
+        }
+
+    def as_markdown(self) -> str:
+        """The same facts for a pull request."""
+        from builder.judging.markdown import escaped
+
+        lines = [f"| | {escaped(self.left.name)} | {escaped(self.right.name)} |", "|---|---|---|"]
+        lines += [f"| {key} | {escaped(was)} | {escaped(now)} |" for key, was, now in self.facts]
+        for title, rows in (("Patches", self.patches), ("Files", self.files)):
+            lines += ["", f"{title}:", ""] + [f"- {escaped(name)}: {what}" for name, what in rows]
+        return "\n".join(lines) + "\n"
+
+
+def read_side(name: str, home: Root, cache: Path, progress: Progress) -> Side:
+    """What a user names: an overlay, or the file of an applied-patch manifest.
+
+    Args:
+        name: the overlay's name, or a path that ends in ``.json``.
+        home: where overlays are.
+        cache: where sources are kept.
+        progress: told what takes time.
+
+    Raises:
+        InvalidInput: there is no such overlay.
+        ImageMismatch: the file is no manifest.
+        PatchConflict: the overlay's series does not apply to its pin.
+    """
+    if name.endswith(".json") and Path(name).is_file():
+        return manifest_side(name, read_manifest(Path(name).read_bytes(), where=name))
+    subject, spec = read_subject(name, home, cache, progress=progress)
+    series = subject.series
+    applied = apply_series(series, subject.pin.files(series.paths), subject.pin.main.store, drop=subject.drop)
+    wheel = spec.upstream.wheel
+    facts = {
+        "version": spec.version,
+        "release": spec.upstream.release,
+        "commit": spec.upstream.commit or "unknown",
+        "wheel": f"{wheel.requirement} {wheel.sha256}" if wheel else "none",
+        "base": f"{spec.base.image}@{spec.base.index}" if spec.base.index else spec.base.image,
+        "patch set": series.digest,
+        "environment": _table(spec.environment),
+        "arguments": _table(spec.arguments),
+    }
+    files = {path: source.blob if source else None for path, source in applied.after.items()}
+    return Side(name, facts, {patch.name: patch.sha256 for patch in series.patches}, files)
+
+
+def manifest_side(name: str, manifest: Manifest) -> Side:
+    """An image, by the manifest in it."""
+    facts = {
+        "version": manifest.overlay.version,
+        "release": manifest.upstream.release,
+        "commit": manifest.upstream.commit or "unknown",
+        "base": f"{manifest.base.ref}@{manifest.base.digest}",
+        "patch set": manifest.patchset,
+    }
+    files: dict[str, str | None] = {}
+    for patch in manifest.patches:
+        for record in patch.files:
+            files[record.path] = record.post.blob if record.post else None
+    return Side(name, facts, {patch.name: patch.sha256 for patch in manifest.patches}, files)
+
+
+def compare(left: Side, right: Side) -> Difference:
+    """What differs."""
+    keys = [key for key in left.facts if key in right.facts]
+    facts = [(key, left.facts[key], right.facts[key]) for key in keys if left.facts[key] != right.facts[key]]
+    patches = _changes(left.patches, right.patches, "changed")
+    common = [name for name in left.patches if name in right.patches]
+    if not patches and common != [name for name in right.patches if name in left.patches]:
+        patches = [("(series)", "in another order")]
+    return Difference(
+        left, right, tuple(facts), tuple(patches), tuple(_changes(left.files, right.files, "differs"))
+    )
+
+
+def _changes(
+    left: Mapping[str, str | None] | Mapping[str, str],
+    right: Mapping[str, str | None] | Mapping[str, str],
+    differs: str,
+) -> list[tuple[str, str]]:
+    rows = []
+    for name in [*left, *(name for name in right if name not in left)]:
+        if name not in right:
+            rows.append((name, "only in the first"))
+        elif name not in left:
+            rows.append((name, "only in the second"))
+        elif left[name] != right[name]:
+            rows.append((name, differs))
+    return rows
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items()) or "none"

@@ -1,0 +1,130 @@
+"""A small upstream with a history, patches cut for it, and probes that run what it holds."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from builder.gitstore import GitStore, git_environment
+from builder.judging.judge import Report, Subject, judge
+from builder.judging.target import Target
+from builder.patch import Patch, parse_patch
+from builder.series import Series
+from builder.upstream import Mount, Upstream
+
+DEMO = "python/sglang/demo.py"
+P0_BEFORE = b"def f():\n    a = 1\n\n    b = 2\n    return a + b\n"
+P0_AFTER = P0_BEFORE.replace(b"b = 2", b"b = 3")
+
+_WHO = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "t"), ("EMAIL", "t@example.org"), ("DATE", "1700000000 +0000"))
+}
+
+RUNS_F = f"""
+from builder.probe.harness import absent, defect, fixed
+
+def probe(tree):
+    if {DEMO!r} not in tree:
+        return absent("there is no demo")
+    found = {{}}
+    exec(tree.read({DEMO!r}), found)
+    if "f" not in found:
+        return absent("there is no f")
+    value = found["f"]()
+    return fixed(f"f() is {{value}}") if value == 4 else defect(f"f() is {{value}}, not 4")
+"""
+
+
+class Lab:
+    """Makes commits, patches and probes below ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.repository = directory / "upstream"
+        self.probes = directory / "probes"
+        self.cache = directory / "cache"
+        self.repository.mkdir()
+        self.probes.mkdir()
+        self.git("init", "--quiet")
+        self.git("commit", "--quiet", "--allow-empty", "-m", "root")
+
+    def git(self, *arguments: str, stdin: bytes = b"") -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.repository, input=stdin, env=git_environment(_WHO),
+            capture_output=True, check=True,
+        )  # fmt: skip
+        return done.stdout.decode(errors="surrogateescape").strip()
+
+    def commit(
+        self, files: Mapping[str, bytes | None], message: str = "change", *, tag: str | None = None
+    ) -> str:
+        """Commit these files on top of HEAD; None removes one."""
+        for path, data in files.items():
+            file = self.repository / path
+            if data is None:
+                file.unlink()
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "-m", message)
+        if tag:
+            self.git("tag", tag)
+        return self.git("rev-parse", "HEAD")
+
+    def patch(
+        self, name: str, on: str, files: Mapping[str, bytes | None], *trailers: str, status: str = "Pending"
+    ) -> Patch:
+        """A patch that makes these changes on a commit; HEAD and the work tree stay as they are."""
+        before = self.git("rev-parse", "HEAD")
+        self.git("checkout", "--quiet", on)
+        self.commit(files, name)
+        made = subprocess.run(
+            ["git", "diff", "--full-index", "-M", "HEAD^", "HEAD"], cwd=self.repository,
+            env=git_environment(), capture_output=True, check=True,
+        )  # fmt: skip
+        self.git("checkout", "--quiet", before)
+        return parse_patch(name, mail(name, made.stdout, *trailers, status=status))
+
+    def after(self, on: str, *patches: Patch) -> str:
+        """A commit with these patches applied, for cutting the next one; HEAD stays as it is."""
+        before = self.git("rev-parse", "HEAD")
+        self.git("checkout", "--quiet", on)
+        for patch in patches:
+            self.git("apply", "--index", "-", stdin=patch.diff)
+        self.git("commit", "--quiet", "-m", "patched")
+        made = self.git("rev-parse", "HEAD")
+        self.git("checkout", "--quiet", before)
+        return made
+
+    def probe(self, name: str, text: str = RUNS_F) -> None:
+        (self.probes / f"{name}.py").write_text(text)
+
+    def upstream(self, revision: str) -> Upstream:
+        store = GitStore(self.repository / ".git")
+        commit = store.resolve(revision)
+        assert commit is not None, revision
+        return Upstream(revision, "repository", (Mount("", store, commit),))
+
+    def judge(
+        self, pin: str, patches: list[Patch], *targets: str, release: str = "v1.0.0", history: bool = True
+    ) -> Report:
+        """The verdicts of a series cut for ``pin``."""
+        subject = Subject("demo", "1", release, pin, self.upstream(pin), Series("demo", tuple(patches)))
+        named = [
+            Target(target, self.upstream(target), None, *([self.repository, target] if history else []))
+            for target in targets
+        ]
+        return judge(subject, named, self.probes, self.cache, known=sorted({release, *targets}))
+
+
+def mail(name: str, diff: bytes, *trailers: str, status: str = "Pending") -> bytes:
+    """A mailbox patch around a diff."""
+    lines = [f"Upstream-Status: {status}", *trailers]
+    head = (
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\nFrom: T <t@example.org>\n"
+        f"Date: Sun, 29 Nov 2026 00:00:00 +0000\nSubject: {name}\n\nWhy.\n\n" + "\n".join(lines) + "\n---\n\n"
+    )
+    return head.encode() + diff
