@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import IO, cast, get_args
 
 import builder
 from builder.errors import InvalidInput
@@ -44,6 +45,7 @@ class Prober:
         self._timeout = timeout
         self._memory = memory
         self._process: subprocess.Popen[bytes] | None = None
+        self._complaints: IO[bytes] | None = None
 
     def __enter__(self) -> Prober:
         return self
@@ -73,8 +75,8 @@ class Prober:
             self._end()
             return unknown(f"the probe took longer than {self._timeout:g} s")
         except (ChannelClosedError, ValueError, LookupError, TypeError) as error:
-            self._end()
-            return unknown(f"the probe's process did not keep to its protocol: {error}")
+            said = self._end() or str(error)
+            return unknown(f"the probe's process did not keep to its protocol: {said}")
         except BaseException:
             self._end()
             raise
@@ -83,12 +85,14 @@ class Prober:
         if self._process is None:
             path = str(Path(builder.__file__).parent.parent)
             # -I and -S: neither the user's environment nor site-packages has a say in it.
+            # Complaints of its start alone: what probes print goes nowhere. Closed by _end().
+            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
             start = f"import sys; sys.path.append({path!r}); {_START}"
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", "-c", start],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=self._complaints,
                 cwd="/",
                 env={"OVERLAY_PROBE_PATH": path, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
@@ -98,14 +102,19 @@ class Prober:
             raise ChannelClosedError("the probe's process has no pipes")
         return Channel(incoming.fileno(), outgoing.fileno())
 
-    def _end(self) -> None:
-        """End the process and whatever it started."""
+    def _end(self) -> str:
+        """End the process and whatever it started; the last line that it complained with."""
         process, self._process = self._process, None
-        if process is None:
-            return
+        complaints, self._complaints = self._complaints, None
+        if process is None or complaints is None:
+            return ""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+        with complaints:
+            complaints.seek(0)
+            lines = complaints.read(_REQUEST_LIMIT).decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def read_probe(probe_file: Path) -> bytes:

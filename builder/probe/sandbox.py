@@ -79,7 +79,8 @@ def main() -> None:
     os.close(nothing)
     sys.path[:] = [path for path in sys.path if path != os.environ.get("OVERLAY_PROBE_PATH")]
     for name in _PRELOADED.split():
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # a Python without it: upstream's import fails there as well
+            importlib.import_module(name)
     while True:
         job = json.loads(channel.receive())
         source = channel.receive()

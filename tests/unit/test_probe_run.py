@@ -227,3 +227,12 @@ def test_error_in_reading_the_tree_is_ours(prober: Prober, tmp_path: Path) -> No
 def test_missing_probe_is_an_error(prober: Prober, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         prober.ask(tmp_path / "nowhere.py", TREE)
+
+
+def test_machinery_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.probe.run._START", "raise OSError('no room')")
+    path = tmp_path / "x.py"
+    path.write_text(f"{HEAD}def probe(tree): return fixed('x')\n")
+    answer = run_probe(path, TREE)
+    assert answer.state == "unknown"
+    assert answer.evidence.endswith("OSError: no room")
