@@ -17,6 +17,7 @@ from builder.errors import ImageMismatch, InvalidInput, UsageError
 from builder.image.append import (
     base_config,
     base_layers,
+    depth_warning,
     diff_ids,
     environment_of,
     platform_of,
@@ -389,7 +390,8 @@ def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[s
     from builder.roots import find_roots
 
     facts: list[RootFact] = []
-    warnings: list[str] = []
+    too_deep = depth_warning(base.manifest)
+    warnings: list[str] = [too_deep] if too_deep else []
     python: str | None = None
     for root, place in roots.items():
         package = root.rsplit("/", 1)[-1]

@@ -27,7 +27,8 @@ from builder.image.model import (
     sha256_digest,
 )
 
-MAX_LAYERS = 127
+MAX_LAYERS = 127  # lower directories that overlayfs can stack below a container's own
+DOCKER_LAYERS = 125  # what Docker Engine registers; it refuses the next with "max depth exceeded"
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,17 @@ def new_index(children: Sequence[Descriptor], *, annotations: Mapping[str, str] 
     if annotations and media_type == OCI_INDEX:
         index["annotations"] = dict(annotations)
     return RawManifest(media_type, canonical_json(index))
+
+
+def depth_warning(manifest: RawManifest) -> str | None:
+    """What to say of a base that has room for one more layer in other engines, but not in Docker's."""
+    layers = len(base_layers(manifest))
+    if layers < DOCKER_LAYERS:
+        return None
+    return (
+        f"the base has {layers} layers: Docker Engine pulls images of at most {DOCKER_LAYERS}, "
+        "so it cannot pull the result"
+    )
 
 
 def base_layers(manifest: RawManifest) -> tuple[Descriptor, ...]:

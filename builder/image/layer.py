@@ -3,11 +3,10 @@
 The tar is POSIX.1-2001 (pax), written here header by header: a library's choices between ustar prefixes,
 GNU and pax records, or of a default owner, would otherwise be part of the image's digest.
 
-The layer is gzip (RFC 1952) made of *stored* deflate blocks (RFC 1951, 3.2.4). Deflate output differs between
-zlib, zlib-ng and their versions, stored blocks do not. A plain tar would be as stable, and engines pull it,
-but ``skopeo copy`` and ``podman push`` compress plain layers on their way to a registry, so that a mirrored
-image would change its digest; what is gzip already they pass on as it is. All tools take gzip in both
-families of media types.
+The layer is gzip (RFC 1952) made of *stored* deflate blocks (RFC 1951, 3.2.4). Deflate output differs
+between zlib, zlib-ng and their versions, stored blocks do not. A plain tar would be as stable, and Docker
+Engine 20.10, podman and skopeo read it in both families of media types; but skopeo compresses a plain layer
+when it copies an image into a layout, which changes the image's digest, and passes on what is gzip already.
 """
 
 from __future__ import annotations

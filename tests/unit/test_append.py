@@ -9,11 +9,13 @@ import pytest
 
 from builder.errors import ImageMismatch
 from builder.image.append import (
+    DOCKER_LAYERS,
     MAX_LAYERS,
     NewImage,
     append,
     base_config,
     base_layers,
+    depth_warning,
     diff_ids,
     environment_of,
     new_index,
@@ -163,6 +165,12 @@ def test_the_last_free_layer_is_used_and_the_next_is_refused() -> None:
     with pytest.raises(ImageMismatch, match="no room") as caught:
         append(full.manifest, full.config, layer, created=0, created_by="x")
     assert caught.value.found == f"{MAX_LAYERS} layers"
+
+
+@pytest.mark.parametrize(("layers", "warned"), [(DOCKER_LAYERS - 1, False), (DOCKER_LAYERS, True)])
+def test_base_too_deep_for_docker_alone_is_warned_of(layers: int, warned: bool) -> None:
+    manifest, _ = an_image(OCI_MANIFEST, layers)
+    assert (depth_warning(manifest) is not None) == warned
 
 
 def test_config_that_the_manifest_does_not_name_is_refused() -> None:
