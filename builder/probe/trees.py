@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -131,6 +132,7 @@ class GitTree:
         self.tree_id = found
         self._batch: subprocess.Popen[bytes] | None = None
         self._cache: dict[str, bytes] = {}
+        self._lock = threading.Lock()  # a patched tree reads from its pristine one while that is asked, too
 
     @property
     def fingerprint(self) -> str | None:
@@ -149,9 +151,10 @@ class GitTree:
 
     def read(self, path: str) -> bytes:
         blob = self._blobs[path]
-        if blob not in self._cache:
-            self._cache[blob] = _within_limit(path, self._fetch(blob))
-        return self._cache[blob]
+        with self._lock:
+            if blob not in self._cache:
+                self._cache[blob] = _within_limit(path, self._fetch(blob))
+            return self._cache[blob]
 
     def _fetch(self, blob: str) -> bytes:
         if self._batch is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,15 @@ def test_fingerprint_follows_the_contents(repository: Path) -> None:
     others = [MappingTree({"x": b"2"}, base), MappingTree({"x": None}, base), MappingTree({"x": b"1"}), base]
     assert len({same, *(tree.fingerprint for tree in others)}) == 5
     assert MappingTree({}, DirectoryTree(repository)).fingerprint is None
+
+
+def test_two_threads_can_read_one_tree(tmp_path: Path) -> None:
+    files = {f"f{number}": bytes([number % 251]) * (number * 97 + 1) for number in range(400)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    tree = GitTree(tmp_path, git(tmp_path, "write-tree"))
+    with ThreadPoolExecutor(8) as pool:
+        read = list(pool.map(tree.read, [*files, *reversed(files)]))
+    assert read == [*files.values(), *reversed(files.values())]
