@@ -427,7 +427,7 @@ def render_change(change: FileChange, diff: FileDiff) -> bytes:
         b"a/" + change.old_path.encode("utf-8", "surrogateescape"),
         b"b/" + change.path.encode("utf-8", "surrogateescape"),
     )
-    out = [b"diff --git " + _quoted(old) + b" " + _quoted(new) + b"\n"]
+    out = [b"diff --git " + quoted_path(old) + b" " + quoted_path(new) + b"\n"]
     if change.kind == "create" and change.post:
         out.append(f"new file mode {change.post.mode}\n".encode())
     elif change.kind == "delete" and change.pre:
@@ -435,11 +435,11 @@ def render_change(change: FileChange, diff: FileDiff) -> bytes:
     elif change.pre and change.post and change.pre.mode != change.post.mode:
         out.append(f"old mode {change.pre.mode}\nnew mode {change.post.mode}\n".encode())
     if change.kind in ("rename", "copy"):
-        out.append(change.kind.encode() + b" from " + _quoted(old[2:]) + b"\n")
-        out.append(change.kind.encode() + b" to " + _quoted(new[2:]) + b"\n")
+        out.append(change.kind.encode() + b" from " + quoted_path(old[2:]) + b"\n")
+        out.append(change.kind.encode() + b" to " + quoted_path(new[2:]) + b"\n")
     if diff.hunks:
-        out.append(b"--- " + (b"/dev/null" if change.kind == "create" else _quoted(old)) + b"\n")
-        out.append(b"+++ " + (b"/dev/null" if change.kind == "delete" else _quoted(new)) + b"\n")
+        out.append(b"--- " + (b"/dev/null" if change.kind == "create" else quoted_path(old)) + b"\n")
+        out.append(b"+++ " + (b"/dev/null" if change.kind == "delete" else quoted_path(new)) + b"\n")
     shift = 0
     for hunk, place in zip(diff.hunks, change.hunks, strict=True):
         new_start = (
@@ -456,7 +456,7 @@ def render_change(change: FileChange, diff: FileDiff) -> bytes:
     return b"".join(out)
 
 
-def _quoted(path: bytes) -> bytes:
+def quoted_path(path: bytes) -> bytes:
     """A path as git quotes it in a diff."""
     if all(32 < byte < 127 and byte not in b'"\\' for byte in path):
         return path

@@ -25,7 +25,9 @@ _SAFE_PROTOCOLS = "file:git:http:https:ssh"
 
 # Anything a user's or a system's configuration could change about an object id, a diff or a fetch.
 _SETTINGS = {
+    "core.attributesFile": os.devnull,
     "core.autocrlf": "false",
+    "core.excludesFile": os.devnull,
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
     "core.quotePath": "true",

@@ -1,0 +1,1 @@
+"""Writing patches: import, edit, refresh, export, lint. Everything here works on bytes and git objects."""
