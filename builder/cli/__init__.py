@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": ("inspect", "What an image says is in it."),
     "verify": ("verify", "Is what an image or a running container says so? Or do two differ?"),
     "probe": ("probe", "Run the probes on source trees: is the defect there?"),
+    "patch": ("patch", "Write patches like code: import, edit, refresh, export, lint."),
     "diff": ("diff", "Which patches has upstream made unnecessary?"),
     "base": ("base", "Small base images to try and to test with."),
 }
