@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -326,7 +325,7 @@ class Layout:
     def _write(self, parts: tuple[str, ...], chunks: Iterable[bytes]) -> None:
         """Write a file whole: under a temporary name, to the disk, then to its own name."""
         with self._directory(()) as root, self._directory(parts[:-1]) as directory:
-            partial = f"{PARTIAL}{os.getpid()}-{secrets.token_hex(8)}"
+            partial = f"{PARTIAL}{os.getpid()}-{os.urandom(8).hex()}"
             file = os.open(partial, _NEW_FILE, 0o644, dir_fd=root)
             try:
                 with os.fdopen(file, "wb") as stream:

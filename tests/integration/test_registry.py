@@ -271,6 +271,12 @@ def test_skopeo_reads_what_was_pushed_and_we_read_what_skopeo_pushes(
     again = network.repository(parse_reference(registry.repository("again")))
     assert again.get_manifest("v2").digest == manifest.digest
     assert again.read_blob(blob(tar)) == tar
+    ours = Layout(tmp_path / "ours")
+    for descriptor in (blob(tar), blob(config, OCI_CONFIG)):
+        ours.copy_blob(again, descriptor)
+    ours.put_manifest(manifest, tag="v3")
+    skopeo("copy", "--preserve-digests", f"{ours.name}:v3", f"docker://{registry.repository('again')}:v3")
+    assert again.get_manifest("v3") == manifest
 
 
 def test_copying_a_large_blob_takes_little_memory(
