@@ -238,6 +238,8 @@ def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Ite
     digest = hashlib.sha256()
     held = b""
     for chunk in chunks:
+        if not chunk:
+            continue  # it would let go of the chunk that is held back
         read += len(chunk)
         if read > descriptor.size:
             raise _wrong_blob(descriptor, where, f"{descriptor.size} bytes", "more")

@@ -23,7 +23,7 @@ def test_right_bytes_pass_unchanged(chunks: list[bytes]) -> None:
 def test_of_other_bytes_never_the_whole_is_given(chunks: list[bytes], others: list[bytes]) -> None:
     data, other = b"".join(chunks), b"".join(others)
     assume(other != data)
-    given_out = []
+    given_out: list[bytes] = []
     stream = verified(others, Descriptor(OCI_LAYER, sha256_digest(data), len(data)), "here")
     with pytest.raises(ImageMismatch) as wrong:
         given_out.extend(stream)
