@@ -17,7 +17,7 @@ from email.parser import BytesHeaderParser
 from urllib.parse import unquote, urlsplit
 
 from builder.errors import ImageMismatch
-from builder.image.rootfs import Found, RootFS
+from builder.image.rootfs import Files, Found, RootFS
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INTERPRETERS = ("python3", "python")
@@ -25,6 +25,7 @@ _UPSTREAM = {"sglang": "python/sglang"}
 # Where images of SGLang keep a tree of it, whether Python looks there or not.
 _USUAL_TREES = ("/sgl-workspace/sglang/python",)
 _USUAL_PACKAGES = ("/usr/local/lib", "/usr/lib", "/opt/*/lib", "/root/.local/lib")
+_IN_WORKING_DIR = "in the working directory"
 _EXTENSION = re.compile(r"(\.cpython-[^.]+|\.abi3)?\.so\Z")
 
 
@@ -117,14 +118,12 @@ def find_roots(
             facts={"searched": list(search.entries)},
         )
     reachable = {path for path, _ in copies}
-    unreachable = [(p, why) for p, why in _leftovers(rootfs, package) if p not in reachable]
+    leftovers = dict(_leftovers(rootfs, package, working_dir))
+    unreachable = [(path, why) for path, why in leftovers.items() if path not in reachable]
     distributions = list(_distributions(rootfs, [*search.sites, *search.entries], package))
     roots = [_root(package, path, why, distributions) for path, why in [*copies, *unreachable]]
     chosen, others = roots[0], tuple(roots[1:])
-    warnings = tuple(
-        f"{package} is in the image twice: {chosen.path} is imported ({chosen.reason}), {other.path} is not"
-        for other in others
-    )
+    warnings = tuple(_warning(chosen, other) for other in others)
     return Roots(chosen, others, interpreter, tuple(search.entries), warnings)
 
 
@@ -157,7 +156,7 @@ def find_interpreter(rootfs: RootFS, config_env: Mapping[str, str]) -> Interpret
     return Interpreter(executable, version, prefix or base, base, library, system_site)
 
 
-def bytecode_of(rootfs: RootFS, source: str, config_env: Mapping[str, str]) -> tuple[Found, ...]:
+def bytecode_of(rootfs: Files, source: str, config_env: Mapping[str, str]) -> tuple[Found, ...]:
     """Every bytecode file that some Python may take for ``source``'s, whatever its tag and level.
 
     Args:
@@ -177,7 +176,7 @@ def bytecode_of(rootfs: RootFS, source: str, config_env: Mapping[str, str]) -> t
     return tuple(found for path in paths if (found := rootfs.lookup(path)) is not None and found.is_file)
 
 
-def shadows_of(rootfs: RootFS, source: str) -> tuple[str, ...]:
+def shadows_of(rootfs: Files, source: str) -> tuple[str, ...]:
     """What Python imports instead of the module ``source`` beside it: an extension module, or a package."""
     directory, _, name = source.rpartition("/")
     stem = name.removesuffix(".py")
@@ -393,12 +392,23 @@ def _package_at(rootfs: RootFS, path: str) -> str | None:
     return f"/{rootfs.real_path(path)}"
 
 
-def _leftovers(rootfs: RootFS, package: str) -> Iterator[tuple[str, str]]:
-    """Copies at the usual places that Python does not look at."""
+def _leftovers(rootfs: RootFS, package: str, working_dir: str) -> Iterator[tuple[str, str]]:
+    """Copies at the usual places that Python does not look at, and one where containers start."""
     for directory in [*_USUAL_TREES, *_usual_sites(rootfs)]:
         real = _package_at(rootfs, f"{directory}/{package}")
         if real is not None:
             yield real, "not on the path of the image's Python"
+    real = _package_at(rootfs, f"{working_dir.rstrip('/')}/{package}")
+    if real is not None:
+        yield real, _IN_WORKING_DIR
+
+
+def _warning(chosen: Root, other: Root) -> str:
+    """What a person should know of a second copy."""
+    twice = f"{chosen.package} is in the image twice: {chosen.path} is imported ({chosen.reason})"
+    if other.reason == _IN_WORKING_DIR:
+        return f"{twice}, but python3 -m prefers {other.path} where containers start"
+    return f"{twice}, {other.path} is not"
 
 
 def _usual_sites(rootfs: RootFS) -> Iterator[str]:
@@ -486,6 +496,6 @@ def _plain(path: str) -> str:
     return "/" + "/".join(parts)
 
 
-def _is_file(rootfs: RootFS, path: str) -> bool:
+def _is_file(rootfs: Files, path: str) -> bool:
     found = rootfs.lookup(path)
     return found is not None and found.is_file

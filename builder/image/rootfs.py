@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from builder.errors import ImageMismatch
 from builder.image.layerindex import Entry, LayerIndex
@@ -59,6 +60,18 @@ class _Node:
 
     found: Found | None
     floor: int
+
+
+class Files(Protocol):
+    """A file system that can be asked but not changed: an image's layers, or a container's files."""
+
+    def lookup(self, path: str) -> Found | None:
+        """What ``path`` leads to."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
 
 
 class RootFS:

@@ -370,13 +370,20 @@ def test_blob_is_read_to_its_end_even_behind_the_tar(tmp_path: Path) -> None:
     assert next(chunks, None) is None
 
 
-def test_an_error_of_the_blobs_reader_comes_through_and_nothing_is_kept(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("inflater")
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_an_error_at_the_blobs_very_end_comes_through_and_nothing_is_kept(
+    tmp_path: Path, compression: str
+) -> None:
+    """A blob's reader finds out that the digest is wrong only after the last byte."""
+    blob = COMPRESSIONS[compression](SIMPLE)
+
     def chunks() -> Iterator[bytes]:
-        yield SIMPLE
+        yield blob
         raise ImageMismatch("the bytes differ from the digest")
 
     with pytest.raises(ImageMismatch, match="differ from the digest"):
-        index_layer(chunks(), described(SIMPLE), cache_dir=tmp_path, diff_id=sha256_digest(SIMPLE))
+        index_layer(chunks(), described(blob), cache_dir=tmp_path, diff_id=sha256_digest(SIMPLE))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -90,7 +90,9 @@ def test_copy_that_python_does_not_import_is_named_in_a_warning(tmp_path: Path) 
     assert [other.path for other in roots.others] == [f"/{TREE}/sglang"]
     assert roots.root.version is None  # the metadata is the editable tree's
     assert roots.others[0].version == "0.5.20"
-    assert f"/{TREE}/sglang, is not" in roots.warnings[0] or f"/{TREE}/sglang is not" in roots.warnings[0]
+    assert roots.warnings == (
+        f"sglang is in the image twice: /{DIST}/sglang is imported (site directory), /{TREE}/sglang is not",
+    )
 
 
 def test_tree_that_nothing_points_to_is_named_in_a_warning(tmp_path: Path) -> None:
@@ -99,6 +101,14 @@ def test_tree_that_nothing_points_to_is_named_in_a_warning(tmp_path: Path) -> No
     assert [(o.path, o.reason) for o in roots.others] == [
         (f"/{TREE}/sglang", "not on the path of the image's Python")
     ]
+
+
+def test_copy_in_the_working_directory_is_warned_of_as_what_python_m_imports(tmp_path: Path) -> None:
+    files = {f"{DIST}/sglang/__init__.py": "", "srv/sglang/__init__.py": "", "home": f"-> /{DIST}"}
+    root = image(tmp_path, {**UBUNTU, **files})
+    (warning,) = find_roots(root, PATH, working_dir="/srv").warnings
+    assert warning.endswith("but python3 -m prefers /srv/sglang where containers start")
+    assert find_roots(root, PATH, working_dir="/home").warnings == ()
 
 
 def test_pythonpath_comes_first(tmp_path: Path) -> None:
