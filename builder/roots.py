@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from builder.errors import ImageMismatch
 from builder.image.rootfs import Files, Found, RootFS
+from builder.image.tarwalk import Kind
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INTERPRETERS = ("python3", "python")
@@ -173,7 +174,10 @@ def bytecode_of(rootfs: Files, source: str, config_env: Mapping[str, str]) -> tu
     if config_env.get("PYTHONPYCACHEPREFIX"):
         places.append(f"{config_env['PYTHONPYCACHEPREFIX']}/{directory}")
     paths = (f"{place}/{n}" for place in places for n in rootfs.listdir(place) if pattern.match(n))
-    return tuple(found for path in paths if (found := rootfs.lookup(path)) is not None and found.is_file)
+    kinds = (Kind.FILE, Kind.SYMLINK)  # a link that the image's layers cannot follow leads nowhere: no file
+    return tuple(
+        found for path in paths if (found := rootfs.lookup(path)) is not None and found.kind in kinds
+    )
 
 
 def shadows_of(rootfs: Files, source: str) -> tuple[str, ...]:

@@ -16,6 +16,10 @@ root_option = click.option(
     help="Directory with overlays/ and patches/ (default: this checkout, else the installed ones).",
 )
 
+platform_option = click.option(
+    "--platform", metavar="OS/ARCH", help="Which image of an index; need not be given where there is one."
+)
+
 lock_option = click.option(
     "--lock",
     "lock_file",

@@ -111,13 +111,13 @@ def test_check_notices_a_tag_that_was_pushed_again(
 def test_check_notices_a_tag_that_vanished_and_names_the_nearest(
     overlay: Overlay, pushed: str, skopeo: Callable[..., str]
 ) -> None:
-    skopeo("copy", "--all", f"docker://{pushed}", f"docker://{pushed}-runtime")
+    skopeo("copy", "--all", f"docker://{pushed}", f"docker://{pushed}-cu130")
     overlay("pin", OVERLAY, "--base", pushed).check()
     lock = overlay.directory / "overlays" / f"{OVERLAY}.lock"
     lock.write_text(lock.read_text().replace(f'"{pushed}"', f'"{pushed}-cu13"'))
     gone = overlay("pin", OVERLAY, "--check").check(5)
     assert "the tag is gone" in gone.err
-    assert "v1-runtime" in gone.err
+    assert "v1-cu130" in gone.err
 
 
 def test_a_tag_that_never_existed_names_the_nearest(overlay: Overlay, pushed: str) -> None:

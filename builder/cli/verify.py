@@ -1,0 +1,176 @@
+"""``overlay verify``"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from builder.cli.options import platform_option, root_option
+from builder.cli.output import Progress, json_option, paint, print_json, warn
+from builder.errors import UsageError
+from builder.image.model import Platform
+from builder.image.reference import parse_location
+from builder.lock import read_lock
+from builder.root import Root, cache_path, find_root
+from builder.series import Series, read_series
+from builder.spec import read_spec
+from builder.trust.verify import (
+    BaseLayers,
+    Verified,
+    against_lock,
+    against_series,
+    deviation_error,
+    differences,
+    subject_manifest,
+    verify,
+)
+
+if TYPE_CHECKING:
+    from builder.image.registry import Network
+    from builder.manifest import Manifest
+    from builder.trust.subject import Subject
+
+_EXAMPLES = """\b
+Examples:
+  overlay verify registry.example/sglang@sha256:12ab… --against overlays/glm53-flash-gb10.lock
+  overlay verify sglang-rank0                    a container of the Docker Engine, as it runs now
+  overlay verify engine:sglang:patched           an image of the Docker Engine
+  overlay verify sglang-rank0 oci:image          what differs between the two
+"""
+
+
+@click.command("verify", epilog=_EXAMPLES)
+@click.argument("subjects", metavar="IMAGE|CONTAINER [OTHER]", nargs=-1, required=True)
+@platform_option
+@click.option("--base", "base_text", metavar="REF", help="Where the base is (default: as the manifest says).")
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="LOCK",
+    help="It must also be what this lock says was built.",
+)
+@root_option
+@json_option
+def command(
+    subjects: tuple[str, ...],
+    platform: str | None,
+    base_text: str | None,
+    against: Path | None,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Recompute every patched file of an image or a running container; exit 5 names all that deviates.
+
+    A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine.
+    """
+    from builder.image.registry import Network
+
+    if len(subjects) > 2:
+        raise UsageError("verify takes one image or container, or two to compare", found=" ".join(subjects))
+    progress = Progress()
+    try:
+        with Network(warn=warn) as network, ExitStack() as stack:
+            opened = [stack.enter_context(_open(text, platform, network, progress)) for text in subjects]
+            results = [_verify(subject, base_text, network) for subject in opened]
+            if against is not None:
+                lock = read_lock([against])
+                results = [
+                    result.with_deviations(against_lock(subject, result.manifest, lock))
+                    for subject, result in zip(opened, results, strict=True)
+                ]
+    finally:
+        progress.close()
+    if len(results) == 2:
+        _compare(results, as_json)
+        return
+    _report(results[0], find_root(root), as_json)
+
+
+@contextmanager
+def _open(text: str, platform: str | None, network: Network, progress: Progress) -> Iterator[Subject]:
+    scheme, _, name = text.partition(":")
+    if scheme == "engine" or scheme == "container" or not set(text) & set("/:@"):
+        from builder.engine.connection import connect
+        from builder.engine.subject import open_container, open_engine_image
+
+        with connect() as engine:
+            opened = (
+                open_engine_image(engine, name)
+                if scheme == "engine"
+                else open_container(engine, name or text)
+            )
+            with opened as subject:
+                yield subject
+        return
+    from builder.image.location import identifier_of, open_source
+    from builder.trust.subject import LayeredImage, open_image
+
+    location = parse_location(text)
+    source = open_source(location, network)
+    wanted = Platform.parse(platform) if platform else None
+    image = open_image(location, source, identifier_of(location), wanted)
+    yield LayeredImage(image, cache_path(), progress.transfer)
+
+
+def _verify(subject: Subject, base_text: str | None, network: Network) -> Verified:
+    return verify(subject, _base_layers(subject_manifest(subject), base_text, network))
+
+
+def _base_layers(manifest: Manifest, base_text: str | None, network: Network) -> BaseLayers | None:
+    """The layers of the base that a manifest names by digest; None for a base that came from a layout."""
+    from builder.image.append import base_config, base_layers, diff_ids
+    from builder.image.location import open_source
+
+    if base_text is None and "/" not in manifest.base.ref:
+        return None
+    place = parse_location(base_text or manifest.base.ref)
+    source = open_source(place.with_digest(manifest.base.digest), network)
+    found = source.get_manifest(manifest.base.digest)
+    config = source.read_blob(base_config(found))
+    return BaseLayers(diff_ids(config), tuple(layer.digest for layer in base_layers(found)))
+
+
+def _compare(results: Sequence[Verified], as_json: bool) -> None:
+    first, second = results
+    found = tuple(differences([first.subject, second.subject], [first.manifest, second.manifest]))
+    found = tuple(dict.fromkeys([*first.deviations, *second.deviations, *found]))
+    if found:
+        raise deviation_error(
+            Verified(f"{first.subject} and {second.subject}", first.manifest, found, (), first.files)
+        )
+    if as_json:
+        print_json({"subjects": [first.subject, second.subject], "deviations": []})
+        return
+    click.echo(f"{paint('the same', 'green')}: {first.files} patched files, base, patches and their order")
+
+
+def _report(result: Verified, home: Root, as_json: bool) -> None:
+    behind = _behind(result.manifest, home)
+    if result.deviations:
+        raise deviation_error(result)
+    if as_json:
+        print_json(result.as_json() | {"series": behind})
+        return
+    overlay = result.manifest.overlay
+    click.echo(f"{paint('verified', 'green')}  {result.subject}")
+    click.echo(f"overlay   {overlay.name} {overlay.version}, {result.files} files as patched")
+    click.echo(f"base      {result.manifest.base.ref}@{result.manifest.base.digest}")
+    for note in result.notes:
+        click.echo(f"note      {note}")
+    for line in behind:
+        click.echo(f"series    {line}")
+
+
+def _behind(manifest: Manifest, home: Root) -> list[str]:
+    """How the image stands to today's series, where this checkout has its overlay."""
+    if manifest.overlay.name not in home.names():
+        return []
+    spec = read_spec(home.spec_path(manifest.overlay.name))
+    series: Series = read_series(
+        home.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
+    )
+    return against_series(manifest, series)

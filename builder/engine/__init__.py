@@ -1,0 +1,1 @@
+"""A Docker Engine: bakes a Dockerfile, holds images, runs containers."""

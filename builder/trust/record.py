@@ -1,0 +1,107 @@
+"""What an image says of itself: its labels, and the applied-patch manifest in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from builder.bake import LABEL, OCI
+from builder.base import Base, ByteProgress
+from builder.errors import ImageMismatch
+from builder.image.append import base_layers
+from builder.image.layerindex import read_files
+from builder.image.model import sha256_digest
+from builder.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, Manifest, read_manifest
+
+_NEEDED = ("name", "patches", "patchset", "manifest")
+
+
+@dataclass(frozen=True)
+class Record:
+    """The labels of an image that overlay made."""
+
+    name: str
+    patches: tuple[str, ...]
+    patchset: str
+    manifest: str
+    base_name: str
+    base_digest: str
+    source: str
+    revision: str | None
+    version: str
+    hardware: str | None
+
+
+def read_record(labels: Mapping[str, str], where: str) -> Record:
+    """The record in an image's labels.
+
+    Raises:
+        ImageMismatch: the image was not made by overlay, or its labels are not whole.
+    """
+    there = [key for key in _NEEDED if f"{LABEL}.{key}" in labels]
+    if len(there) < len(_NEEDED):
+        raise ImageMismatch(
+            "labels of the image's record are missing" if there else "the image was not made by overlay",
+            where=where,
+            expected=f"labels {', '.join(f'{LABEL}.{key}' for key in _NEEDED)}",
+            found=", ".join(f"{LABEL}.{key}" for key in there) or "none of them",
+        )
+    return Record(
+        name=labels[f"{LABEL}.name"],
+        patches=tuple(labels[f"{LABEL}.patches"].split()),
+        patchset=labels[f"{LABEL}.patchset"],
+        manifest=labels[f"{LABEL}.manifest"],
+        base_name=labels.get(f"{OCI}.base.name", ""),
+        base_digest=labels.get(f"{OCI}.base.digest", ""),
+        source=labels.get(f"{OCI}.source", ""),
+        revision=labels.get(f"{OCI}.revision"),
+        version=labels.get(f"{OCI}.version", ""),
+        hardware=labels.get(f"{LABEL}.hardware"),
+    )
+
+
+def expected_labels(manifest: Manifest) -> dict[str, str]:
+    """The labels (and annotations) that an image with this manifest has."""
+    overlay, upstream = manifest.overlay, manifest.upstream
+    labels = {
+        f"{OCI}.base.name": manifest.base.ref,
+        f"{OCI}.base.digest": manifest.base.digest,
+        f"{OCI}.source": upstream.repository,
+        f"{OCI}.version": f"{upstream.release}-{overlay.name}-{overlay.version}",
+        f"{LABEL}.name": overlay.name,
+        f"{LABEL}.patches": " ".join(patch.name for patch in manifest.patches),
+        f"{LABEL}.patchset": manifest.patchset,
+        f"{LABEL}.manifest": manifest.digest,
+    }
+    return labels | ({f"{OCI}.revision": upstream.commit} if upstream.commit else {})
+
+
+def find_manifest(image: Base, record: Record, progress: ByteProgress) -> Manifest:
+    """The applied-patch manifest, out of the topmost layer that has one; layers below it are not read.
+
+    Args:
+        image: an image that overlay made.
+        record: its labels; the manifest must be the one that they name.
+        progress: makes a byte counter for a layer that is read.
+
+    Raises:
+        ImageMismatch: no layer has it, it cannot be read, or it is another one.
+    """
+    path = MANIFEST_PATH.lstrip("/")
+    where = f"{image.location.name}@{image.manifest.digest}"
+    for layer in reversed(base_layers(image.manifest)):
+        progress(f"reading layer {layer.digest[7:19]}", layer.size)
+        with image.source.open_blob(layer) as chunks:
+            found = read_files(chunks, layer, [path], limit=MAX_MANIFEST_BYTES)
+        if path in found:
+            manifest = read_manifest(found[path], where=f"{where}: {MANIFEST_PATH}")
+            if sha256_digest(found[path]) != record.manifest:
+                raise ImageMismatch(
+                    "the manifest in the image is not the one that its labels name",
+                    where=where,
+                    expected=record.manifest,
+                    found=sha256_digest(found[path]),
+                    hint=f"overlay verify {where} says what else differs",
+                )
+            return manifest
+    raise ImageMismatch("no layer has the applied-patch manifest", where=where, expected=MANIFEST_PATH)

@@ -1,0 +1,263 @@
+"""What is verified: an image in a registry or layout, read from its layers; nothing of it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from builder.base import Base, ByteProgress, layer_indexes
+from builder.errors import ImageMismatch, UsageError
+from builder.image.append import (
+    base_config,
+    base_layers,
+    diff_ids,
+    environment_of,
+    platform_of,
+    working_dir_of,
+)
+from builder.image.document import json_object
+from builder.image.index import index_images
+from builder.image.layerindex import LayerIndex, read_files
+from builder.image.model import OCI_MANIFEST, ImageSource, Platform
+from builder.image.reference import LayoutReference, Reference
+from builder.image.rootfs import Files, Found, RootFS
+from builder.manifest import MANIFEST_PATH
+from builder.roots import find_roots
+
+
+class Subject(Protocol):
+    """An image or a container that is asked what is in it."""
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        ...
+
+    @property
+    def digest(self) -> str | None:
+        """Of the platform manifest, where there is one to be had."""
+        ...
+
+    @property
+    def platform(self) -> str: ...
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Of the image's config."""
+        ...
+
+    @property
+    def annotations(self) -> Mapping[str, str] | None:
+        """Of the manifest; None where there is none that could hold any."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        """The digests of the uncompressed layers, lowest first."""
+        ...
+
+    @property
+    def layer_digests(self) -> tuple[str, ...] | None:
+        """The digests of the layers' blobs, lowest first; None where the subject does not have them."""
+        ...
+
+    def read_manifest_file(self) -> bytes | None:
+        """The bytes of the applied-patch manifest; None where there is none."""
+        ...
+
+    def open_files(self, directories: Iterable[str]) -> Files:
+        """The files, at least those below ``directories`` (absolute paths)."""
+        ...
+
+    def read(self, found: Iterable[Found]) -> dict[str, bytes]:
+        """The bytes of files that :meth:`open_files` found, by path."""
+        ...
+
+    def undeclared(self, declared: frozenset[str], base_layers: int) -> list[str]:
+        """Paths of the manifest's own layer, above the base's, that are not among ``declared``."""
+        ...
+
+    def written_since_start(self, path: str) -> bool:
+        """Whether a file of a container was written there, and is not its image's; never so for an image."""
+        ...
+
+    def imported_from(self, package: str) -> str | None:
+        """The directory that Python imports a package from; None where that cannot be told."""
+        ...
+
+    def origin(self, found: Found) -> str:
+        """Where a file comes from, in words: its layer, a mount, a change in the container."""
+        ...
+
+
+@dataclass(frozen=True)
+class LayeredImage:
+    """One platform's image in a registry or layout.
+
+    Args:
+        image: where it is, its manifest and its config.
+        cache: where layer indexes are kept.
+        progress: makes a byte counter for a layer that is read.
+    """
+
+    image: Base
+    cache: Path
+    progress: ByteProgress = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.image.location.name}@{self.image.manifest.digest}"
+
+    @property
+    def digest(self) -> str | None:
+        return self.image.manifest.digest
+
+    @property
+    def platform(self) -> str:
+        return str(self.image.platform)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return labels_of(self.image.config)
+
+    @property
+    def annotations(self) -> Mapping[str, str] | None:
+        if self.image.manifest.media_type != OCI_MANIFEST:
+            return None
+        found = json_object(self.image.manifest.data, self.name).get("annotations") or {}
+        return _texts(found, f"annotations of {self.name}")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return environment_of(self.image.config)
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        return diff_ids(self.image.config)
+
+    @property
+    def layer_digests(self) -> tuple[str, ...] | None:
+        return tuple(layer.digest for layer in base_layers(self.image.manifest))
+
+    @cached_property
+    def _indexes(self) -> list[LayerIndex]:
+        return layer_indexes(self.image, self.cache, self.progress)
+
+    @cached_property
+    def _files(self) -> RootFS:
+        return RootFS(self._indexes)
+
+    def read_manifest_file(self) -> bytes | None:
+        found = self._files.lookup(MANIFEST_PATH)
+        if found is None or not found.is_file:
+            return None
+        return self.read([found]).get(found.path)
+
+    def open_files(self, directories: Iterable[str]) -> Files:
+        return self._files
+
+    def read(self, found: Iterable[Found]) -> dict[str, bytes]:
+        wanted: dict[int, dict[str, str]] = {}
+        for file in found:
+            wanted.setdefault(file.stored_layer, {})[file.stored] = file.path
+        data: dict[str, bytes] = {}
+        for number, names in wanted.items():
+            layer = base_layers(self.image.manifest)[number]
+            with self.image.source.open_blob(layer) as chunks:
+                read = read_files(chunks, layer, list(names))
+            data |= {names[stored]: content for stored, content in read.items()}
+        return data
+
+    def undeclared(self, declared: frozenset[str], base_layers: int) -> list[str]:
+        manifest = self._files.lookup(MANIFEST_PATH)
+        if manifest is None or manifest.layer < base_layers:
+            return []
+        layer = self._indexes[manifest.layer]
+        return [path for path in _paths(layer, "") if path not in declared]
+
+    def written_since_start(self, path: str) -> bool:
+        return False
+
+    def imported_from(self, package: str) -> str | None:
+        config = self.image.config
+        found = find_roots(self._files, environment_of(config), package, working_dir=working_dir_of(config))
+        return found.root.path
+
+    def origin(self, found: Found) -> str:
+        return f"from layer {found.layer + 1} of {len(self.diff_ids)}"
+
+
+def open_image(
+    location: Reference | LayoutReference, source: ImageSource, identifier: str, platform: Platform | None
+) -> Base:
+    """One platform's image, by its manifest and its config alone (for an index: that too).
+
+    Args:
+        location: what people named.
+        source: the place it names.
+        identifier: tag or digest there.
+        platform: to take of an index; need not be given where there is only one.
+
+    Raises:
+        ImageMismatch: it is not there, or has no image for the platform.
+        UsageError: the index has several platforms, and nobody chose.
+    """
+    manifest = source.get_manifest(identifier)
+    index = None
+    if manifest.is_index:
+        index = manifest.digest
+        children = {child.platform: child for child in index_images(manifest)}
+        if platform is None and len(children) != 1:
+            raise UsageError(
+                "the image index has several platforms: choose",
+                where=str(location),
+                found=", ".join(map(str, children)),
+                hint=" or ".join(f"--platform {there}" for there in children),
+            )
+        chosen = platform or next(iter(children))
+        if chosen not in children:
+            raise ImageMismatch(
+                "the image index has no image for the platform",
+                where=str(location),
+                expected=str(chosen),
+                found=", ".join(map(str, children)) or "no images",
+            )
+        manifest = source.get_manifest(children[chosen].digest)
+    config = source.read_blob(base_config(manifest))
+    return Base(source, location, index, manifest, config, platform_of(config))
+
+
+def labels_of(config: bytes) -> Mapping[str, str]:
+    """The labels of an image's config.
+
+    Raises:
+        ImageMismatch: they are no object of texts.
+    """
+    inner = json_object(config, "image config").get("config") or {}
+    labels = inner.get("Labels") if isinstance(inner, dict) else None
+    return _texts(labels or {}, "labels of the image's config")
+
+
+def _texts(value: object, where: str) -> Mapping[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ImageMismatch("an image's metadata cannot be read", where=where, expected="names and texts")
+    return value
+
+
+def _paths(layer: LayerIndex, directory: str) -> Iterable[str]:
+    """Every file and every whiteout of a layer, by path."""
+    prefix = f"{directory}/" if directory else ""
+    for name in layer.whiteouts(directory):
+        yield f"{prefix}{name}"
+    for name in layer.children(directory):
+        entry = layer.get(f"{prefix}{name}")
+        if entry is not None and entry.kind == "directory":
+            yield from _paths(layer, f"{prefix}{name}")
+        else:
+            yield f"{prefix}{name}"
