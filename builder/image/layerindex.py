@@ -15,6 +15,7 @@ import hashlib
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from builder.image.tarwalk import Kind, Limits, Member, walk_tar
 
 _HASHED = 4 << 20  # bytes; sources are far smaller, and larger files are no text to patch
 _KEPT = 64 << 10
+_ABANDONED = 24 * 3600  # seconds
 _SCHEMA = 1
 _APPLICATION = 0x6F766C31  # "ovl1", SQLite's application_id
 _WHITEOUT, _OPAQUE = WHITEOUT_PREFIX.encode(), OPAQUE_MARKER.encode()
@@ -151,6 +153,7 @@ def index_layer(
     """
     limits = limits or Limits()
     cache_dir.mkdir(parents=True, exist_ok=True)
+    _sweep(cache_dir)
     handle, name = tempfile.mkstemp(prefix="index-", suffix=".tmp", dir=cache_dir)
     os.close(handle)
     try:
@@ -211,6 +214,14 @@ def read_files(
         limits=limits,
     )
     return found
+
+
+def _sweep(cache_dir: Path) -> None:
+    """Remove what killed processes left behind; no layer takes a day to read."""
+    for path in cache_dir.glob("index-*.tmp*"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _ABANDONED:
+                path.unlink()
 
 
 def _opened(path: Path, diff_id: str) -> LayerIndex | None:

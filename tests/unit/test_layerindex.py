@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import multiprocessing
+import os
 import sqlite3
 import subprocess
 import sys
@@ -466,6 +467,15 @@ def test_temporary_of_a_killed_process_is_never_read(tmp_path: Path) -> None:
     assert len(list(cache.iterdir())) == 1
     assert cached_index(cache, diff_id) is None
     assert index(SIMPLE, cache).get("a/b.py") is not None
+
+
+def test_only_old_temporaries_are_swept(tmp_path: Path) -> None:
+    old, young = tmp_path / "index-old.tmp", tmp_path / "index-young.tmp"
+    old.touch()
+    young.touch()
+    os.utime(old, (0, 0))
+    index(SIMPLE, tmp_path)
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_files_are_read_by_a_second_pass(tmp_path: Path) -> None:
