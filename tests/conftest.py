@@ -93,7 +93,7 @@ def overlay(tmp_path: Path) -> Overlay:
 
 def copy_project(directory: Path) -> None:
     """What makes a directory a root to work in; locks are written there."""
-    directory.mkdir()
+    directory.mkdir(parents=True)
     for name in ("overlays", "patches"):
         shutil.copytree(ROOT / name, directory / name)
     shutil.copy(ROOT / "Dockerfile.in", directory)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from filelock import FileLock
 
-from tests.conftest import missing
+from tests.conftest import Overlay, missing
 from tests.integration.bases import Base, heavy_base, wheel_base
-from tests.integration.judge import Git, Judgement, judge, repository_of
+from tests.integration.judge import OVERLAY, Git, Judgement, judge, repository_of
 from tests.integration.layouts import Layout
 from tests.integration.wheels import release_wheel
 
@@ -199,6 +199,40 @@ def small_base(wheel: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     return wheel_base(wheel("0.5.20"), tmp_path_factory.mktemp("base") / "layout")
 
 
+@pytest.fixture(scope="session")
+def sources_cache(wheel: Callable[[str], Path], shared: Path, small_base: Base) -> Path:
+    """A cache that holds the pinned sources and what the probes said of them, and knows no base."""
+    place = shared / "sources"
+    with FileLock(shared / "sources.lock"):
+        if not place.exists():
+            made = Overlay.prepare(shared / "sources.new")
+            cold = made.with_environment(OVERLAY_CACHE=str(shared / "sources.new" / "cache"))
+            command = ("build", OVERLAY, "--base", small_base.reference, "--wheel", wheel("0.5.20"))
+            cold(*command, "--dry-run").check()
+            shutil.rmtree(shared / "sources.new" / "cache" / "layers")
+            (shared / "sources.new").rename(place)
+    return place / "cache"
+
+
+@pytest.fixture
+def prepared(overlay: Overlay, sources_cache: Path) -> Overlay:
+    """The command with the pinned sources in its cache, for tests of what comes after them."""
+    return with_sources(overlay, sources_cache)
+
+
+def with_sources(overlay: Overlay, sources_cache: Path) -> Overlay:
+    cache = overlay.directory.parent / "cache"
+    shutil.copytree(sources_cache, cache)
+    return overlay.with_environment(OVERLAY_CACHE=str(cache))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
 @pytest.fixture
 def small_base_pushed(small_base: Base, skopeo: Callable[..., str], registry: Registry) -> str:
     """The small base in the registry; its reference by digest."""
@@ -219,14 +253,9 @@ class PushedBase:
 
 
 @pytest.fixture(scope="session")
-def heavy(
-    wheel: Callable[[str], Path], skopeo: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
-) -> PushedBase:
+def heavy(wheel: Callable[[str], Path], skopeo: Callable[..., str], shared: Path) -> PushedBase:
     """The same with 1.3 GB of filler, in the registry; made once for all workers."""
     address = registry_address()
-    shared = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        shared = shared.parent
     layout, record = Layout(shared / "heavy"), shared / "heavy.json"
     with FileLock(shared / "heavy.lock"):
         if not record.exists():

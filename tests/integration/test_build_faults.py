@@ -36,14 +36,14 @@ def proxy(registry: Registry) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def build(
-    overlay: Overlay,
+    prepared: Overlay,
     proxy: FaultyProxy,
     registry: Registry,
     small_base_pushed: str,
     wheel: Callable[[str], Path],
 ) -> Callable[[], tuple[int, str]]:
     """Build with everything through the proxy; exit code, and what was said."""
-    patient = overlay.with_environment(OVERLAY_RETRY_WAIT="0.02")
+    patient = prepared.with_environment(OVERLAY_RETRY_WAIT="0.02")
     base = small_base_pushed.replace(registry.address, proxy.address)
     target = f"{proxy.address}/{registry.space}/out:new"
 
@@ -132,7 +132,7 @@ def test_after_a_fault_the_same_command_gives_the_digest_of_an_undisturbed_build
     build: Callable[[], tuple[int, str]],
     proxy: FaultyProxy,
     registry: Registry,
-    overlay: Overlay,
+    prepared: Overlay,
     wheel: Callable[[str], Path],
 ) -> None:
     proxy.fail("PUT", "/manifests/", answer_with(500), times=EVERY_TIME)
@@ -141,7 +141,7 @@ def test_after_a_fault_the_same_command_gives_the_digest_of_an_undisturbed_build
     assert build()[0] == 0
     disturbed = registry.manifest("out", "new")[0]
     # The address of the registry is in the record, so the calm build goes through the proxy too.
-    for lock in (overlay.directory / "overlays").glob("*.lock"):
+    for lock in (prepared.directory / "overlays").glob("*.lock"):
         lock.unlink()
     assert build()[0] == 0
     assert registry.manifest("out", "new")[0] == disturbed

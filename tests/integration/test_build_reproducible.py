@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,75 +38,66 @@ def digest_of(overlay: Overlay, base: Base, *options: object) -> str:
     return digest
 
 
-SURROUNDINGS = {
-    "time zone": {"TZ": "Pacific/Chatham"},
-    "locale": {"LC_ALL": "C", "LANG": "tr_TR.UTF-8", "PYTHONUTF8": "0"},
-    "hash seed": {"PYTHONHASHSEED": "4242"},
-    "names": {"USER": "somebody", "LOGNAME": "somebody", "HOSTNAME": "elsewhere", "EMAIL": "some@body.org"},
-    "git": {"GIT_AUTHOR_DATE": "1 +0000", "GIT_COMMITTER_NAME": "x", "GIT_CONFIG_COUNT": "zero"},
+ELSEWHERE = {
+    "TZ": "Pacific/Chatham",
+    "LC_ALL": "C",
+    "LANG": "tr_TR.UTF-8",
+    "PYTHONUTF8": "0",
+    "PYTHONHASHSEED": "4242",
+    "USER": "somebody",
+    "LOGNAME": "somebody",
+    "HOSTNAME": "elsewhere",
+    "GIT_AUTHOR_DATE": "1 +0000",
+    "GIT_COMMITTER_NAME": "x",
 }
 
 
-@pytest.mark.parametrize("what", SURROUNDINGS)
-def test_environment_does_not_matter(
-    what: str, overlay: Overlay, small_base: Base, release: Path, expected: str
+@pytest.mark.parametrize(("clock", "umask"), [("1999-12-31 23:59:50", "000"), ("2042-02-03 04:05:06", "077")])
+def test_cache_zone_locale_seed_umask_and_clock_do_not_matter(
+    clock: str, umask: str, overlay: Overlay, small_base: Base, release: Path, expected: str, tmp_path: Path
 ) -> None:
-    elsewhere = overlay.with_environment(**SURROUNDINGS[what])
-    assert digest_of(elsewhere, small_base, "--wheel", release) == expected
-
-
-def test_cache_directory_does_not_matter(
-    overlay: Overlay, small_base: Base, release: Path, expected: str, tmp_path: Path
-) -> None:
-    elsewhere = overlay.with_environment(OVERLAY_CACHE=str(tmp_path / "a cache with ünusual name"))
-    assert digest_of(elsewhere, small_base, "--wheel", release) == expected
-    assert (tmp_path / "a cache with ünusual name").is_dir()
-
-
-def test_warm_cache_and_lock_do_not_matter(
-    overlay: Overlay, small_base: Base, release: Path, expected: str
-) -> None:
-    assert digest_of(overlay, small_base, "--wheel", release) == expected
-    assert digest_of(overlay, small_base) == expected
-    for lock in (overlay.directory / "overlays").glob("*.lock"):
-        lock.unlink()
-    assert digest_of(overlay, small_base) == expected
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_umask_does_not_matter(
-    umask: int, overlay: Overlay, small_base: Base, release: Path, expected: str
-) -> None:
-    wrapped = wrapper(overlay, ["sh", "-c", f'umask {umask:04o}; exec "$@"', "sh"])
+    cache = tmp_path / "a cache, \u00fcnusual in name"
+    changed = overlay.with_environment(**ELSEWHERE, OVERLAY_CACHE=str(cache))
+    faketime = f"{needed_program('faketime')} -f '@{clock}'"
+    wrapped = wrapper(changed, ["sh", "-c", f'umask {umask}; exec {faketime} "$@"', "sh"])
     assert digest_of(wrapped, small_base, "--wheel", release) == expected
+    assert cache.is_dir(), "this was not a build from an empty cache"
 
 
-@pytest.mark.parametrize("clock", ["1999-12-31 23:59:50", "2042-02-03 04:05:06"])
-def test_clock_does_not_matter(
-    clock: str, overlay: Overlay, small_base: Base, release: Path, expected: str
-) -> None:
-    wrapped = wrapper(overlay, [needed_program("faketime"), "-f", f"@{clock}"])
-    assert digest_of(wrapped, small_base, "--wheel", release) == expected
+@pytest.fixture
+def of_nobody() -> Iterator[Path]:
+    """An empty directory of the user nobody, on a path that everybody may enter."""
+    with tempfile.TemporaryDirectory(prefix="overlay-nobody-") as name:
+        yield Path(name)
 
 
-def test_user_does_not_matter(overlay: Overlay, small_base: Base, release: Path, expected: str) -> None:
+def test_user_does_not_matter(of_nobody: Path, small_base: Base, release: Path, expected: str) -> None:
     if os.geteuid() != 0:
         missing("only root can build as another user")
-    for path in (overlay.directory.parent, *overlay.directory.parent.rglob("*")):
-        os.chown(path, 65534, 65534)
+    overlay = Overlay.prepare(of_nobody)
     # The right to read stays: the checkout and its Python may lie in a directory of root's own.
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     read = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
     wrapped = wrapper(overlay, ["setpriv", *user, *read])
+    for path in (of_nobody, *of_nobody.rglob("*")):
+        os.chown(path, 65534, 65534)
     assert digest_of(wrapped, small_base, "--wheel", release) == expected
-    assert (overlay.directory.parent / "image" / "index.json").stat().st_uid == 65534
+    assert (of_nobody / "image" / "index.json").stat().st_uid == 65534
 
 
-def test_source_date_epoch_gives_one_other_digest(
-    overlay: Overlay, small_base: Base, release: Path, expected: str
-) -> None:
-    dated = overlay.with_environment(SOURCE_DATE_EPOCH="1700000000")
-    first = digest_of(dated, small_base, "--wheel", release)
+def test_warm_cache_and_lock_do_not_matter(prepared: Overlay, small_base: Base, expected: str) -> None:
+    assert digest_of(prepared, small_base) == expected
+    locks = list((prepared.directory / "overlays").glob("*.lock"))
+    assert locks
+    assert digest_of(prepared, small_base) == expected
+    for lock in locks:
+        lock.unlink()
+    assert digest_of(prepared, small_base) == expected
+
+
+def test_source_date_epoch_gives_one_other_digest(prepared: Overlay, small_base: Base, expected: str) -> None:
+    dated = prepared.with_environment(SOURCE_DATE_EPOCH="1700000000")
+    first = digest_of(dated, small_base)
     assert first == digest_of(dated.with_environment(TZ="Asia/Kolkata"), small_base)
     assert first != expected
 
@@ -131,7 +124,7 @@ def pin_commit(overlay: Overlay, commit: str) -> None:
 def wrapper(overlay: Overlay, command: list[str]) -> Overlay:
     """The command run by another one, such as ``faketime -f @…``."""
     program = overlay.directory.parent / "wrapped"
-    words = " ".join(f"'{word}'" for word in [*command, str(overlay.program)])
+    words = shlex.join([*command, str(overlay.program)])
     program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     program.chmod(0o755)
     return Overlay(program, overlay.directory, overlay.environment)
