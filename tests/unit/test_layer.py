@@ -5,8 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
+import py_compile
 import random
+import subprocess
+import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -159,6 +164,28 @@ def test_bytecode_of_every_optimisation_level_is_named() -> None:
         "a/__pycache__/b.cpython-312.opt-2.pyc",
     ]
     assert bytecode_paths("a/b.json", "cpython-312") == []
+
+
+def test_empty_bytecode_makes_python_run_the_patched_source(tmp_path: Path) -> None:
+    """The stale kinds: unchecked hash, and a source of the same size and time as the one that was compiled."""
+    source = tmp_path / "demo.py"
+    modes = (py_compile.PycInvalidationMode.UNCHECKED_HASH, py_compile.PycInvalidationMode.TIMESTAMP)
+    bytecode = Path(bytecode_paths(str(source), sys.implementation.cache_tag)[0])
+    for mode in modes:
+        source.write_text("print('old')\n")
+        os.utime(source, (1_700_000_000, 1_700_000_000))
+        py_compile.compile(str(source), cfile=str(bytecode), invalidation_mode=mode, doraise=True)
+        source.write_text("print('new')\n")
+        os.utime(source, (1_700_000_000, 1_700_000_000))
+        assert imported(source) == "old"  # what happens without it
+        bytecode.write_bytes(b"")
+        assert imported(source) == "new"
+
+
+def imported(source: Path) -> str:
+    command = [sys.executable, "-B", "-c", f"import {source.stem}"]
+    environment = {"PYTHONPATH": str(source.parent)}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
 
 
 def test_layer_media_type_follows_the_family() -> None:
