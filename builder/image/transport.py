@@ -41,6 +41,7 @@ from builder.image.reference import DEFAULT_REGISTRY
 from builder.image.retry import Attempts, RetryPolicy, TransientError, parse_retry_after
 
 SMALL_ANSWER = 1 << 20  # bytes: tokens, errors, empty answers
+LONGEST_MESSAGE = 64 << 10  # bytes read of an answer that is an error
 CHUNK = 1 << 20
 WRITE_BLOCK = 256 << 10
 MOST_REDIRECTS = 5
@@ -339,14 +340,18 @@ class Transport:
 
     def _drop(self, response: BaseHTTPResponse) -> str:
         """What an answer that nobody wants says, in a few words; its connection is free again."""
+        data = bytearray()
         try:
-            data = response.read(SMALL_ANSWER // 16, decode_content=False)
-        except HTTPError:
-            data = b""  # the status said what matters; the rest of a broken answer does not
+            for chunk in self.chunks(response):
+                data += chunk
+                if len(data) > LONGEST_MESSAGE:
+                    break
+        except TransientError:
+            data.clear()  # the status said what matters; the rest of a broken answer does not
         if response.length_remaining:
             response.close()
         response.release_conn()
-        return registry_message(data)
+        return registry_message(bytes(data))
 
     def _unexpected(self, response: BaseHTTPResponse, what: str) -> Unavailable:
         message = self._drop(response)
