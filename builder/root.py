@@ -105,6 +105,10 @@ def _writable(path: Path) -> Root:
         from platformdirs import user_state_path
 
         return Root(path, user_state_path("sglang-overlay") / "overlays")
+    if (path / ".overlay-transaction").exists():
+        from builder.transaction import finish
+
+        finish(path)  # a command that was killed had decided to change several files
     return Root(path, path / "overlays")
 
 

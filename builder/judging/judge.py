@@ -25,6 +25,7 @@ from builder.patch import Patch
 from builder.probe.harness import Answer, Tree
 from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree, MappingTree
+from builder.releases import release_order
 from builder.series import Series
 from builder.upstream import Upstream
 
@@ -191,6 +192,7 @@ class _Case:
         verdict = decide(
             text, behaviour, dependencies, rolled_back=rolled_back, without_probe=says_no_probe(patch)
         )
+        verdict = _with_deadline(verdict, patch, self.target.name)
         history = self._history(patch, behaviour) if verdict.retirable else None
         evidence = Evidence(text, behaviour, dependencies, history)
         return Judgement(patch.name, self.target.name, verdict, evidence)
@@ -251,6 +253,19 @@ class _Case:
 def says_no_probe(patch: Patch) -> bool:
     """Whether a patch says itself that it has no probe, and why: ``Overlay-Probe: none [reason]``."""
     return any(value.split(" ", 1)[0] == "none" and "[" in value for value in patch.values("Overlay-Probe"))
+
+
+def _with_deadline(verdict: Verdict, patch: Patch, target: str) -> Verdict:
+    """The verdict, with what ``Overlay-Drop-After`` expected where it is another."""
+    late = [
+        release
+        for release in patch.values("Overlay-Drop-After")
+        if release_order(release) < release_order(target)
+    ]
+    if verdict.retirable or not late:
+        return verdict
+    said = f"it was expected to go after {late[0]} (Overlay-Drop-After), and the target needs it"
+    return replace(verdict, contradictions=(*verdict.contradictions, said))
 
 
 def _with_releases(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -118,6 +121,55 @@ class Lab:
             for target in targets
         ]
         return judge(subject, named, self.probes, self.cache, known=sorted({release, *targets}))
+
+
+SPEC = """\
+# The demo. Comments stay.
+name: demo
+version: "1"  # of the overlay
+date: 2026-11-29
+summary: a demo
+
+upstream:
+  repository: {repository}
+  release: {release}
+  commit: {commit}  # the pin
+
+base:
+  image: registry.example/sglang
+
+patches:
+  series: {release}
+  {lists}
+environment:
+  SGLANG_X: "1"  # why
+"""
+
+
+def write_root(
+    lab: Lab, root: Path, pin: str, patches: list[Patch], *, release: str = "v1.0.0", lists: str = ""
+) -> Path:
+    """A root with one overlay ``demo``, its series and the lab's probes."""
+    series = root / "patches" / release
+    series.mkdir(parents=True)
+    (root / "overlays").mkdir()
+    (root / "Dockerfile.in").write_text("FROM {{ base }}\n")
+    shutil.copytree(lab.probes, root / "patches" / "probes")
+    text = SPEC.format(repository=lab.repository, release=release, commit=pin, lists=lists)
+    (root / "overlays" / "demo.yaml").write_text(text)
+    (series / "series").write_text("# the series\n" + "".join(f"# {p.name} is\n{p.name}\n" for p in patches))
+    for patch in patches:
+        (series / f"{patch.name}.patch").write_bytes(patch.data)
+    return root
+
+
+def overlay(lab: Lab, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    environment = dict(os.environ) | {"OVERLAY_CACHE": str(lab.cache), "OVERLAY_ROOT": str(root)}
+    return subprocess.run(
+        [sys.executable, "-m", "builder", *arguments], env=environment | {"SOURCE_DATE_EPOCH": "1800000000"},
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
 
 
 def mail(name: str, diff: bytes, *trailers: str, status: str = "Pending") -> bytes:
