@@ -167,11 +167,11 @@ def test_bytecode_of_every_optimisation_level_is_named() -> None:
 
 
 def test_empty_bytecode_makes_python_run_the_patched_source(tmp_path: Path) -> None:
-    """The stale kinds: unchecked hash, and a source of the same size and time as the one that was compiled."""
+    """The stale kinds: unchecked hash, and compiled from a source of the same size and time."""
     source = tmp_path / "demo.py"
-    modes = (py_compile.PycInvalidationMode.UNCHECKED_HASH, py_compile.PycInvalidationMode.TIMESTAMP)
+    kinds = py_compile.PycInvalidationMode
     bytecode = Path(bytecode_paths(str(source), sys.implementation.cache_tag)[0])
-    for mode in modes:
+    for mode in (kinds.UNCHECKED_HASH, kinds.TIMESTAMP):
         source.write_text("print('old')\n")
         os.utime(source, (1_700_000_000, 1_700_000_000))
         py_compile.compile(str(source), cfile=str(bytecode), invalidation_mode=mode, doraise=True)
@@ -185,7 +185,8 @@ def test_empty_bytecode_makes_python_run_the_patched_source(tmp_path: Path) -> N
 def imported(source: Path) -> str:
     command = [sys.executable, "-B", "-c", f"import {source.stem}"]
     environment = {"PYTHONPATH": str(source.parent)}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return done.stdout.strip()
 
 
 def test_layer_media_type_follows_the_family() -> None:

@@ -133,6 +133,15 @@ def test_a_bomb_comes_in_small_pieces_and_is_stopped(compress: Callable[[bytes],
         next(pieces)
 
 
+@pytest.mark.usefixtures("inflater")
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20])
+@pytest.mark.parametrize("cut_off", [0, 1, 4, 8, 9, 12])
+def test_no_byte_is_lost_where_pieces_and_chunks_end(size: int, cut_off: int) -> None:
+    blob = gzip.compress(bytes(size), 9)
+    chunks = iter([blob[: len(blob) - cut_off], blob[len(blob) - cut_off :]])
+    assert b"".join(inflate(chunks, described(blob), limit=1 << 30)) == bytes(size)
+
+
 def test_media_type_that_is_no_layer_is_refused() -> None:
     descriptor = Descriptor("application/vnd.oci.image.layer.v1.tar+encrypted", "sha256:0", 1)
     with pytest.raises(ImageMismatch, match="not a layer"):
@@ -223,6 +232,14 @@ def test_names_that_are_no_utf8_are_kept_apart(tmp_path: Path) -> None:
     found = index(tar, tmp_path)
     assert found.children("") == ["a\udcfe", "a\udcff"]
     assert found.get("a\udcff").sha256 == hashlib.sha256(b"1").hexdigest()  # type: ignore[union-attr]
+
+
+def test_times_where_gnu_tar_keeps_them_are_no_part_of_the_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    command = ["tar", "-C", str(tmp_path), "--format=gnu", "--incremental", "-cf", "-", "a"]
+    tar = subprocess.run(command, check=True, capture_output=True).stdout
+    assert tar[345:357].strip(b"\0")  # the time of access, where POSIX has the prefix
+    assert index(tar, tmp_path / "cache").children("") == ["a"]
 
 
 @pytest.mark.parametrize("version", ["0.0", "0.1", "1.0", "gnu"])
