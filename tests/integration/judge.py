@@ -32,9 +32,10 @@ def repository_of(wheel: Path, directory: Path, git: Git) -> Path:
     """The wheel's sources as a git repository with one commit, as `python/sglang/…`."""
     directory.mkdir()
     with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.startswith("sglang/") and not name.endswith(".so"):
-                archive.extract(name, directory / "python")
+        for entry in archive.infolist():
+            if entry.filename.startswith("sglang/") and not entry.filename.endswith(".so"):
+                path = Path(archive.extract(entry, directory / "python"))
+                path.chmod(entry.external_attr >> 16 & 0o777)
     git("init", "--quiet", "--initial-branch=main", cwd=directory)
     git("add", "--all", "--force", cwd=directory)
     git("commit", "--quiet", "--message=sources", cwd=directory)
