@@ -19,6 +19,11 @@ _ZEROS = bytes(_BLOCK)
 # name mode uid gid size mtime checksum type link (the rest only matters for the prefix)
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s6s82x155s")
 _EXTENDED = frozenset({b"x", b"g", b"L", b"K"})
+# All that is kept of pax headers, so that a tar of nothing else cannot fill the memory.
+_PAX_KEYS = frozenset(
+    {b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime"}
+    | {b"GNU.sparse." + key for key in (b"name", b"realsize", b"size", b"major", b"numblocks", b"map")}
+)
 _REGULAR = frozenset({b"0", b"\0", b"7", b"S"})
 
 
@@ -260,7 +265,8 @@ class _Walk:
             key, equals, value = data[at + len(digits) + 1 : end - 1].partition(b"=")
             if end > len(data) or data[end - 1 : end] != b"\n" or not key or not equals:
                 raise self._refused("holds a pax header that cannot be read", None, repr(data[at : at + 40]))
-            records[key] = value
+            if key in _PAX_KEYS:
+                records[key] = value
             at = end
         return records
 

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -363,6 +364,23 @@ def test_limits_hold(tmp_path: Path, limits: Limits, match: str) -> None:
     index(tar, tmp_path / "fine", limits=Limits(entries=10, path=4, unpacked=1 << 20, held=5000))
     with pytest.raises(ImageMismatch, match=match):
         index(tar, tmp_path, limits=limits)
+
+
+def test_pax_headers_cannot_fill_the_memory(tmp_path: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        for number in range(200):
+            record = b" key%06d=" % number + b"x" * 99_985 + b"\n"
+            yield extended(b"g" if number % 2 else b"x", b"%06d" % (len(record) + 6) + record)
+        yield bytes(1024)
+
+    tar = hashlib.sha256()
+    for chunk in chunks():
+        tar.update(chunk)
+    tracemalloc.start()
+    index_layer(chunks(), described(b""), cache_dir=tmp_path, diff_id="sha256:" + tar.hexdigest()).close()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 << 20
 
 
 def test_replacing_directories_again_and_again_is_stopped(tmp_path: Path) -> None:
