@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.evidence.sources import sglang_package
+from builder.evidence.sources import carry
 from builder.evidence.worker import run_worker
 from builder.probe.devices import GB10, SHARED_MEMORY, named
+from builder.probe.harness import Tree
 
 LOWERING = "builder.evidence.lowering"
 TARGET = "sm_121a"
@@ -99,16 +101,13 @@ class CompileReport:
         return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def report(sources: Path) -> CompileReport:
+def report(tree: Tree) -> CompileReport:
     """The kernels that the tree chooses on a GB10: bf16 and fp8 cache, 16 to 64 heads, with and without RoPE.
 
     Where nvcc is installed they are assembled too, for registers, static shared memory and spills.
 
-    Args:
-        sources: a checkout, a directory of site-packages, or the ``sglang`` package itself.
-
     Raises:
-        InvalidInput: no SGLang sources there.
+        InvalidInput: the tree has no TileLang kernels.
         UsageError: the extra ``kernels`` is not installed.
         ProbeFailed: the compiler's process crashed.
     """
@@ -118,10 +117,10 @@ def report(sources: Path) -> CompileReport:
         for tail in (0, ROPE)
         for heads in HEADS
     ]
-    return _lower(sources, wanted, shutil.which("nvcc"))
+    return _lower(tree, wanted, shutil.which("nvcc"))
 
 
-def tile_map(sources: Path) -> CompileReport:
+def tile_map(tree: Tree) -> CompileReport:
     """Every tile of the v1 kernel in reach, whether or not the tree chooses it: heads without RoPE.
 
     Raises the same as :func:`report`.
@@ -140,20 +139,20 @@ def tile_map(sources: Path) -> CompileReport:
         for stages in (1, 2)
         for threads in (64, 128, 256)
     ]
-    return _lower(sources, wanted, None)
+    return _lower(tree, wanted, None)
 
 
-def _lower(sources: Path, wanted: list[dict[str, Any]], nvcc: str | None) -> CompileReport:
+def _lower(tree: Tree, wanted: list[dict[str, Any]], nvcc: str | None) -> CompileReport:
     limit = SHARED_MEMORY[GB10]
-    job = {
-        "package": str(sglang_package(sources)),
+    job: dict[str, object] = {
         "target": TARGET,
         "shared": limit,
         "capability": GB10,
         "nvcc": nvcc,
         "kernels": wanted,
     }
-    facts = run_worker(LOWERING, job)
+    with tempfile.TemporaryDirectory(prefix="overlay-") as directory:
+        facts = run_worker(LOWERING, job | {"package": str(carry(tree, Path(directory)))})
     kernels = tuple(
         Lowered(
             row["heads"],

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.evidence.sources import sglang_package
+from builder.evidence.sources import carry
 from builder.evidence.worker import run_worker
+from builder.probe.harness import Tree
 
 GATE = "builder.evidence.kernel_gate"
 
@@ -115,18 +117,16 @@ def _row(result: Comparison) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def report(sources: Path) -> GpuReport:
-    """Run the kernel gate on the tree below ``sources``; takes minutes, most of them in nvcc.
-
-    Args:
-        sources: a checkout, a directory of site-packages, or the ``sglang`` package itself.
+def report(tree: Tree) -> GpuReport:
+    """Run the kernel gate on a tree's kernels; takes minutes, most of them in nvcc.
 
     Raises:
-        InvalidInput: no SGLang sources there.
+        InvalidInput: the tree has no TileLang kernels.
         UsageError: no GPU, or torch, triton or tilelang is not installed.
         ProbeFailed: the process with the kernels crashed. A wrong result is in the report.
     """
-    facts = run_worker(GATE, {"package": str(sglang_package(sources))})
+    with tempfile.TemporaryDirectory(prefix="overlay-") as directory:
+        facts = run_worker(GATE, {"package": str(carry(tree, Path(directory)))})
     return GpuReport(
         facts["gpu"],
         tuple(facts["capability"]),

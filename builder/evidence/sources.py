@@ -11,32 +11,34 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from builder.errors import InvalidInput
-
-PLACES = ("python/sglang", "sglang", ".")
-"""Where the package lies below what the user names: a checkout, site-packages, the package itself."""
+from builder.probe.harness import Tree
 
 TILELANG_KERNELS = "kernels/ops/attention/dsa/tilelang_kernel.py"
 POOL_WRITES = "kernels/ops/kvcache/mla_buffer.py"
 FLASHMLA = "kernels/ops/attention/flash_mla_sm120.py"
 FLASHMLA_TRITON = "kernels/ops/attention/flash_mla_sm120_triton.py"
 
+_PACKAGE = "python/sglang"
 
-def sglang_package(sources: Path) -> Path:
-    """The ``sglang`` package below ``sources``.
+
+def carry(tree: Tree, directory: Path) -> Path:
+    """Write the modules with kernels below ``directory`` and return the package that they make there.
 
     Raises:
-        InvalidInput: there is none with TileLang kernels.
+        InvalidInput: the tree has no TileLang kernels.
     """
-    for place in PLACES:
-        package = sources / place
-        if (package / TILELANG_KERNELS).is_file():
-            return package.resolve()
-    raise InvalidInput(
-        "no SGLang sources with TileLang kernels",
-        where=str(sources),
-        expected=f"python/sglang/{TILELANG_KERNELS}",
-        hint="name a checkout, a directory of site-packages, or the sglang package itself",
-    )
+    if f"{_PACKAGE}/{TILELANG_KERNELS}" not in tree:
+        raise InvalidInput(
+            "the tree has no TileLang kernels",
+            expected=f"{_PACKAGE}/{TILELANG_KERNELS}",
+            hint="they are there since v0.5.16; name a checkout, a release or an overlay",
+        )
+    for path in (TILELANG_KERNELS, POOL_WRITES, FLASHMLA, FLASHMLA_TRITON):
+        if f"{_PACKAGE}/{path}" in tree:
+            file = directory / "sglang" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(tree.read(f"{_PACKAGE}/{path}"))
+    return directory / "sglang"
 
 
 def _nothing(name: str) -> Any:
