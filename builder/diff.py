@@ -7,7 +7,7 @@ counts are wrong, text left between two hunks) is read and judged here, with the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,7 @@ MAX_DIFF_BYTES = 16 << 20
 NULL_BLOB = "0" * 40
 
 _INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?\Z")
-_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+HUNK_HEADER = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _MAIL = re.compile(rb"From [0-9a-f]{40} ")
 _MODES = frozenset({"100644", "100755", "120000"})
@@ -146,8 +146,8 @@ def _sections(lines: list[bytes], where: str, first_line: int) -> Iterator[tuple
     has_git_headers = any(line.startswith(b"diff --git ") for line in lines)
     while number < len(lines):
         line = lines[number]
-        if line.startswith(b"@@ ") and (match := _HUNK.match(line)):
-            number += 1 + _body_length(lines, number + 1, match)
+        if line.startswith(b"@@ ") and (match := HUNK_HEADER.match(line)):
+            number += 1 + body_length(lines, number + 1, match)
             continue
         if _MAIL.match(line):
             raise InvalidInput(
@@ -164,7 +164,8 @@ def _sections(lines: list[bytes], where: str, first_line: int) -> Iterator[tuple
         yield from zip(starts, [*starts[1:], len(lines)], strict=True)
 
 
-def _counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
+def hunk_counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
+    """Start and number of lines, old and new, of a matched :data:`HUNK_HEADER`."""
     old_start, old_count, new_start, new_count = match.groups()
     return (
         int(old_start),
@@ -174,9 +175,9 @@ def _counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
     )
 
 
-def _body_length(lines: list[bytes], start: int, match: re.Match[bytes]) -> int:
+def body_length(lines: Sequence[bytes], start: int, match: re.Match[bytes]) -> int:
     """How many lines belong to the hunk by its own counts, as far as there are such lines."""
-    _, old, _, new = _counts(match)
+    _, old, _, new = hunk_counts(match)
     number = start
     while number < len(lines) and (old > 0 or new > 0):
         sign = _sign(lines[number])
@@ -333,7 +334,7 @@ def _parse_hunks(lines: list[bytes], where: str, first_line: int) -> tuple[Hunk,
     position = 0
     for hunk in parsed:
         body_lines = _joined(hunk)
-        match = _HUNK.match(lines[position])
+        match = HUNK_HEADER.match(lines[position])
         section = lines[position][match.end() :].strip() if match else b""
         counts = (hunk.source_start, hunk.source_length, hunk.target_start, hunk.target_length)
         hunks.append(Hunk(*counts, section, tuple(body_lines), first_line + position))
@@ -372,15 +373,15 @@ def _check_rest(lines: list[bytes], position: int, where: str, first_line: int) 
 
 
 def _wanted(match: re.Match[bytes]) -> tuple[int, int]:
-    _, old, _, new = _counts(match)
+    _, old, _, new = hunk_counts(match)
     return old, new
 
 
 def _diagnosed(lines: list[bytes], where: str, first_line: int) -> InvalidInput | None:
     """The first hunk whose header counts differ from its lines, as an error naming both counts."""
     number = 0
-    for match_number, match in enumerate((m for line in lines if (m := _HUNK.match(line))), 1):
-        while not _HUNK.match(lines[number]):
+    for match_number, match in enumerate((m for line in lines if (m := HUNK_HEADER.match(line))), 1):
+        while not HUNK_HEADER.match(lines[number]):
             number += 1
         header, start = number, number + 1
         number = start

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from builder.authoring.export import Exported, apply_home, as_mailbox, export_applied, write_directory
-from builder.authoring.home import Home, find_home, pinned_upstream
+from builder.authoring.home import Home, find_home, pinned_upstream, series_names
+from builder.authoring.lint.finding import Finding
 from builder.cli.completion import complete_series
 from builder.cli.options import root_option, source_options
-from builder.cli.output import Progress, json_option, paint, print_json, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.errors import PatchConflict, UsageError
 from builder.gitstore import GitStore
 from builder.lock import write_whole
@@ -130,3 +131,74 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
     else:
         write_whole(Path(output), data)
         click.echo(f"{len(exported)} patches in {output}")
+
+
+@command.command("lint", epilog="Example: overlay patch lint v0.5.20 --fix")
+@click.argument("series", nargs=-1, shell_complete=complete_series)
+@click.option("--fix", is_flag=True, help="Mend what can be mended safely, and say what was.")
+@click.option("--rules", is_flag=True, help="List the rules and stop.")
+@click.option("--offline", is_flag=True, help="Leave out the rules that need the pinned release's sources.")
+@source_options
+@root_option
+@json_option
+def lint(
+    series: tuple[str, ...],
+    fix: bool,
+    rules: bool,
+    offline: bool,
+    source: str,
+    upstream_url: str | None,
+    wheel: Path | None,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Check series, patches, probes and specs against every rule of docs/formats.md (default: all series)."""
+    from builder.authoring.lint.finding import RULES
+    from builder.authoring.lint.fixing import fix_texts
+    from builder.authoring.lint.release import lint_release
+    from builder.authoring.lint.root import excused, lint_root
+
+    if rules:
+        print_table(("RULE", "WHAT MUST HOLD"), list(RULES.items()))
+        return
+    place = find_root(root)
+    names = list(series) or series_names(place)
+    homes = [find_home(place, name) for name in names]
+    mended = [mend for home in homes for mend in fix_texts(home)] if fix else []
+    findings = lint_root(place, names)
+    if not offline:
+        for home in homes:
+            upstream = _upstream(home, source, upstream_url, wheel)
+            found = lint_release(home, upstream, cache_path())
+            if fix and any(finding.by_export for finding in found):
+                exported = export_applied(apply_home(home, upstream))
+                home.write([(patch.name, patch.data) for patch in exported])
+                mended += [finding for finding in found if finding.by_export]
+                found = lint_release(home, upstream, cache_path())
+            findings += found
+    allowed: list[Finding] = []
+    for home in homes:
+        findings, excuses = excused(place, home.name, findings)
+        allowed += excuses
+    _say_findings(findings, allowed, mended, as_json)
+    if findings:
+        click.get_current_context().exit(1)
+
+
+def _say_findings(
+    findings: Sequence[Finding], allowed: Sequence[Finding], mended: Sequence[Finding], as_json: bool
+) -> None:
+    if as_json:
+        groups = {"findings": findings, "allowed": allowed, "mended": mended}
+        print_json({key: [finding.as_json() for finding in group] for key, group in groups.items()})
+        return
+    for finding in mended:
+        click.echo(f"{paint('mended', 'green')} {finding}")
+    for finding in findings:
+        at = f"{finding.file}:{finding.line}" if finding.line else finding.file
+        click.echo(f"{paint(at, 'bold')}: {paint(finding.rule, 'red')}: {finding.what}")
+        for label, value in (("expected", finding.expected), ("found", finding.found), ("try", finding.mend)):
+            if value:
+                click.echo(f"  {label + ':':<10}{value}")
+    excuses = f", {len(allowed)} excused" if allowed else ""
+    click.echo(f"{len(findings)} {'finding' if len(findings) == 1 else 'findings'}{excuses}")

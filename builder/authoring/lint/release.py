@@ -1,0 +1,148 @@
+"""Rules that need the pinned release: the series applies, is canonical, and compiles after every patch."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from builder.apply import AppliedSeries, PatchReport, SourceFile, try_series
+from builder.authoring.export import export_applied
+from builder.authoring.home import Home
+from builder.authoring.lint.finding import Finding
+from builder.authoring.mending import added_lines, split
+from builder.errors import InvalidInput
+from builder.lock import write_whole
+from builder.upstream import Upstream
+
+_IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+(.+))")
+
+
+def lint_release(home: Home, upstream: Upstream, cache: Path) -> list[Finding]:
+    """Every rule that needs the release's sources.
+
+    Args:
+        home: the series.
+        upstream: its pinned release.
+        cache: where it is kept which files are known to compile.
+    """
+    try:
+        series = home.series()
+    except InvalidInput:
+        return []  # the text rules have said what is wrong with it
+    sources = upstream.files(series.paths)
+    applied = try_series(series, sources, drop=home.drop)
+    found = [finding for report in applied.failed for finding in _failed(home, report)]
+    if not found:
+        found += _canonical(home, applied)
+    known = Compiled(cache / "compiled" / f"{sys.implementation.cache_tag}")
+    found += _compiles(home, applied, known)
+    known.save()
+    return [*found, *_imports(home, applied, sources.values())]
+
+
+def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
+    for problem in report.problems:
+        diff = next((d for d in report.patch.files if problem.path in (d.old_path, d.new_path)), None)
+        line = diff.hunks[problem.hunk - 1].patch_line if diff and problem.hunk else None
+        what = f"{problem.path}: {problem.kind}: {problem.what}"
+        yield Finding("applies", _file(home, report), line, what, problem.expected, problem.found)
+
+
+def _canonical(home: Home, applied: AppliedSeries) -> Iterator[Finding]:
+    mend = f"overlay patch export {home.name}"
+    for report, exported in zip(applied.reports, export_applied(applied), strict=True):
+        wrong = [*_blob_ids(home, report, mend)]
+        yield from wrong
+        if exported.changed and not wrong:
+            line = _first_difference(report.patch.data, exported.data)
+            what = "patch is not what export writes"
+            yield Finding("canonical", _file(home, report), line, what, mend=mend)
+
+
+def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:
+    left_out = {path for path, _ in report.dropped}
+    diffs = [diff for diff in report.patch.files if diff.path not in left_out]
+    for change, diff in zip(report.files, diffs, strict=True):
+        for said, is_now in ((diff.old_blob, change.pre), (diff.new_blob, change.post)):
+            if said and is_now and not is_now.blob.startswith(said):
+                what = f"{diff.path}: index line names a blob that is not the release's"
+                yield Finding("blob-ids", _file(home, report), diff.patch_line, what, is_now.blob, said, mend)
+
+
+def _compiles(home: Home, applied: AppliedSeries, known: Compiled) -> Iterator[Finding]:
+    for report in applied.reports:
+        for change in report.files:
+            if change.post is None or not change.path.endswith(".py") or report.problems:
+                continue
+            if error := known.error_of(change.path, change.post):
+                what = f"{change.path}: line {error.lineno}: {error.msg}"
+                yield Finding("compiles", _file(home, report), None, what, found=(error.text or "").strip())
+
+
+def _imports(home: Home, applied: AppliedSeries, sources: Iterable[SourceFile]) -> Iterator[Finding]:
+    """Added imports of modules that neither Python, SGLang nor the touched files have."""
+    there = {"sglang", *sys.stdlib_module_names}
+    there |= {name for source in sources for line in source.data.split(b"\n") for name in imported(line)}
+    for report in applied.reports:
+        for number, path, text in added_lines(split(report.patch.data)):
+            if path.endswith(b".py"):
+                for name in imported(text):
+                    if name not in there:
+                        what = "added line imports what the release's files do not"
+                        yield Finding("added-import", _file(home, report), number, what, found=name)
+
+
+def imported(line: bytes) -> list[str]:
+    """The top-level modules that a line of Python imports, if it is an absolute import."""
+    match = _IMPORT.match(line)
+    if match is None:
+        return []
+    if match[1]:
+        return [match[1].decode()]
+    names = (part.split(b" as ")[0].strip().split(b".")[0] for part in match[2].split(b"#")[0].split(b","))
+    return [name.decode() for name in names if re.fullmatch(rb"[A-Za-z_]\w*", name)]
+
+
+class Compiled:
+    """Blobs that this Python is known to compile: a blob that did will always do.
+
+    Args:
+        path: where their ids are kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = set(path.read_text("ascii").split()) if path.is_file() else set()
+        self._new: set[str] = set()
+
+    def error_of(self, path: str, source: SourceFile) -> SyntaxError | None:
+        """Why a file does not compile; None if it does."""
+        blob = source.blob
+        if blob in self._known or blob in self._new:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                compile(source.data, path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                return error if isinstance(error, SyntaxError) else SyntaxError(str(error))
+        self._new.add(blob)
+        return None
+
+    def save(self) -> None:
+        """Keep what is new."""
+        if self._new:
+            write_whole(self._path, "".join(f"{blob}\n" for blob in sorted(self._known | self._new)).encode())
+
+
+def _first_difference(one: bytes, two: bytes) -> int:
+    ours, theirs = one.split(b"\n"), two.split(b"\n")
+    pairs = enumerate(zip(ours, theirs, strict=False), 1)
+    return next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+
+
+def _file(home: Home, report: PatchReport) -> str:
+    return str(home.path(report.patch.name).relative_to(home.root.path))

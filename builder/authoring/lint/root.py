@@ -1,0 +1,149 @@
+"""Rules for what stands between files: series and patches, patches and probes, overlays and series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from builder.authoring.head import read_head
+from builder.authoring.home import series_names
+from builder.authoring.lint.finding import RULES, Finding
+from builder.authoring.lint.text import lint_patch
+from builder.authoring.mending import diff_start, split
+from builder.authoring.series_file import read_series_lines
+from builder.errors import InvalidInput
+from builder.root import Root
+from builder.series import read_series_file
+from builder.spec import read_spec
+
+
+def lint_root(root: Root, series: Sequence[str]) -> list[Finding]:
+    """Every rule that needs no release, for these series and for what all of them share."""
+    found = [finding for name in series for finding in _lint_series(root, name)]
+    return [*found, *_overlays(root, series), *_probes(root)]
+
+
+def excused(root: Root, series: str, findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Findings that count, and those that the series file excuses with a reason.
+
+    An excuse for something that was not found, or for no rule, is a finding itself.
+    """
+    directory = root.patches / series
+    try:
+        allowances = read_series_lines(directory).allowances()
+    except InvalidInput:
+        return list(findings), []
+    counted, allowed, used = [], [], set()
+    for finding in findings:
+        patch = Path(finding.file).stem
+        match = next((a for a in allowances if a.rule == finding.rule and a.patch in (None, patch)), None)
+        if match is None or Path(finding.file).parent.name != series:
+            counted.append(finding)
+        else:
+            allowed.append(finding)
+            used.add(match)
+    file = _shown(root, directory / "series")
+    for allowance in allowances:
+        if allowance not in used:
+            known = allowance.rule in RULES
+            what = "what is excused was not found" if known else "what is excused is no rule"
+            counted.append(Finding("allowance", file, allowance.line, what, found=allowance.rule))
+    return counted, allowed
+
+
+def _lint_series(root: Root, name: str) -> Iterator[Finding]:
+    directory = root.patches / name
+    listed: list[str] = []
+    try:
+        listed = read_series_file(directory)
+    except InvalidInput as error:
+        yield Finding(
+            "series-file", _shown(root, directory / "series"), None, error.what, found=error.found or ""
+        )
+    depends: dict[str, list[str]] = {}
+    for patch in listed:
+        path = directory / f"{patch}.patch"
+        if not path.is_file():
+            yield Finding(
+                "series-file", _shown(root, directory / "series"), None, "patch has no file", found=patch
+            )
+            continue
+        data = path.read_bytes()
+        depends[patch] = _depends_of(data)
+        yield from lint_patch(patch, _shown(root, path), data)
+    yield from _depends(root, directory, listed, depends)
+    for path in sorted(directory.glob("*.patch")):
+        if listed and path.stem not in listed:
+            yield Finding("unused-patch", _shown(root, path), None, "patch is not in the series")
+
+
+def _depends_of(data: bytes) -> list[str]:
+    lines = split(data)
+    head = read_head(b"".join(lines[: diff_start(lines)]).replace(b"\r\n", b"\n"))
+    values = [value for key, value in head.trailers() if key == "Overlay-Depends"]
+    return [name for value in values for name in value.replace(",", " ").split()]
+
+
+def _depends(
+    root: Root, directory: Path, listed: Sequence[str], depends: dict[str, list[str]]
+) -> Iterator[Finding]:
+    for patch, needed in depends.items():
+        file = _shown(root, directory / f"{patch}.patch")
+        for other in needed:
+            if other not in listed:
+                yield Finding("depends", file, None, "patch needs one that is not in the series", found=other)
+            elif patch in _reached(other, depends):
+                yield Finding("depends", file, None, "patches need each other in a circle", found=other)
+            elif listed.index(other) > listed.index(patch):
+                yield Finding("depends", file, None, "patch needs one that comes after it", found=other)
+
+
+def _reached(start: str, depends: dict[str, list[str]]) -> set[str]:
+    """Every patch that ``start`` needs, itself included, however far away."""
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        patch = ahead.pop()
+        if patch not in seen:
+            seen.add(patch)
+            ahead += depends.get(patch, [])
+    return seen
+
+
+def _overlays(root: Root, series: Sequence[str]) -> Iterator[Finding]:
+    used: set[str] = set()
+    for name in root.names():
+        path = root.spec_path(name)
+        try:
+            spec = read_spec(path)
+            listed = read_series_file(root.patches / spec.patches.series)
+        except InvalidInput as error:
+            yield Finding(
+                "overlay", _shown(root, path), None, error.what, error.expected or "", error.found or ""
+            )
+            continue
+        used.add(spec.patches.series)
+        for patch in (*spec.patches.only, *spec.patches.leave_out):
+            if patch not in listed:
+                yield Finding(
+                    "overlay", _shown(root, path), None, "spec names a patch that is not there", found=patch
+                )
+    for name in series:
+        if name not in used:
+            yield Finding(
+                "unused-patch",
+                _shown(root, root.patches / name / "series"),
+                None,
+                "no overlay uses this series",
+            )
+
+
+def _probes(root: Root) -> Iterator[Finding]:
+    patches = {path.stem for name in series_names(root) for path in (root.patches / name).glob("*.patch")}
+    for path in sorted(root.probes.glob("*.py")):
+        if path.stem not in patches and not path.stem.startswith("_"):
+            yield Finding("unused-probe", _shown(root, path), None, "there is no patch of this name")
+
+
+def _shown(root: Root, path: Path) -> str:
+    return str(path.relative_to(root.path))
