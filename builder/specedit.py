@@ -105,19 +105,34 @@ class SpecText:
             key, node = pair
         return None if key is None or node is None else (key, node)
 
+    def add_lines(self, keys: Sequence[str], lines: Sequence[str]) -> None:
+        """Add lines of YAML at the end of a mapping, indented as its keys are.
+
+        Raises:
+            InvalidInput: there is no such mapping with a line for each key.
+        """
+        found = self._find(keys)
+        node = found[1] if found else None
+        if not isinstance(node, yaml.MappingNode) or node.flow_style or not node.value:
+            raise self._not_editable(keys, "a mapping with a line for each key")
+        self._append(node, lines)
+
+    def _append(self, node: yaml.MappingNode, lines: Sequence[str]) -> None:
+        indent = " " * node.value[0][0].start_mark.column
+        end = _end(node.value[-1][1])
+        newline = self.text.find("\n", max(end - 1, 0))
+        added = "".join(f"{indent}{line}\n" for line in lines)
+        if newline < 0:
+            self.text += "\n" + added
+        else:
+            self._replace(newline + 1, newline + 1, added)
+
     def _add(self, keys: Sequence[str], value: str) -> None:
         parent = self._find(keys[:-1]) if len(keys) > 1 else None
         node = parent[1] if parent else yaml.compose(self.text, Loader=yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode) or node.flow_style or not node.value:
             raise self._not_editable(keys, "a mapping with a line for each key")
-        indent = " " * node.value[0][0].start_mark.column
-        end = _end(node.value[-1][1])
-        newline = self.text.find("\n", max(end - 1, 0))
-        line = f"{indent}{keys[-1]}: {_written(value, None)}\n"
-        if newline < 0:
-            self.text += "\n" + line
-        else:
-            self._replace(newline + 1, newline + 1, line)
+        self._append(node, [f"{keys[-1]}: {_written(value, None)}"])
 
     def _replace(self, start: int, end: int, text: str) -> None:
         self.text = self.text[:start] + text + self.text[end:]

@@ -22,6 +22,7 @@ COMMANDS = {
     "probe": ("probe", "Run the probes on source trees: is the defect there?"),
     "patch": ("patch", "Write patches like code: import, edit, refresh, export, lint."),
     "diff": ("diff", "Which patches has upstream made unnecessary?"),
+    "rebase": ("rebase", "Carry a series to another release; what upstream has is left out."),
     "base": ("base", "Small base images to try and to test with."),
 }
 

@@ -43,6 +43,26 @@ class Merged:
     conflicts: tuple[str, ...]
 
 
+def borrow_objects(store: GitStore, mounts: Sequence[Mount]) -> None:
+    """Let a repository see the objects of others; what a partial clone lacks is fetched when it is read."""
+    objects = store.path / "objects"
+    paths = dict.fromkeys(str((mount.store.path / "objects").resolve()) for mount in mounts)
+    (objects / "info").mkdir(exist_ok=True)
+    (objects / "info" / "alternates").write_text("".join(f"{path}\n" for path in paths))
+    for mount in mounts:
+        if not mount.partial:
+            continue
+        with suppress(GitError):  # a store without a remote has everything
+            url = mount.store.git("config", "remote.origin.url").decode().strip()
+            for key, value in {
+                "core.repositoryFormatVersion": "1",
+                "extensions.partialClone": "origin",
+                "remote.origin.url": url,
+                "remote.origin.promisor": "true",
+            }.items():
+                store.git("config", key, value)
+
+
 class Scratch:
     """A bare repository in ``directory`` (which must exist and be empty).
 
@@ -56,23 +76,8 @@ class Scratch:
         self._written: set[str] = set()
 
     def borrow(self, mounts: Sequence[Mount]) -> None:
-        """See the objects of these stores too (for whole trees); missing ones of a partial clone are
-        fetched."""
-        paths = dict.fromkeys(str((mount.store.path / "objects").resolve()) for mount in mounts)
-        (self._objects / "info").mkdir(exist_ok=True)
-        (self._objects / "info" / "alternates").write_text("".join(f"{path}\n" for path in paths))
-        for mount in mounts:
-            if not mount.partial:
-                continue
-            with suppress(GitError):  # a store without a remote has everything
-                url = mount.store.git("config", "remote.origin.url").decode().strip()
-                for key, value in {
-                    "core.repositoryFormatVersion": "1",
-                    "extensions.partialClone": "origin",
-                    "remote.origin.url": url,
-                    "remote.origin.promisor": "true",
-                }.items():
-                    self.store.git("config", key, value)
+        """See the objects of these stores too, for whole trees (see :func:`borrow_objects`)."""
+        borrow_objects(self.store, mounts)
 
     def merge(self, questions: Sequence[ThreeWay]) -> list[Merged]:
         """Have git merge each, all in one process (``git merge-tree --write-tree --stdin``).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import InvalidInput, Unavailable
@@ -98,7 +98,7 @@ def find_target(
     if re.match(r"v\d+\.\d+", name) and url is None:
         release_upstream(name, root)  # it is not known: this says so
     if url is not None and Path(url).is_dir():
-        return _in_directory(name, Path(url), name)
+        return _in_mirror(name, Path(url), pin)
     commit = name if is_object_id(name) else _branch_head(url or pin.repository, name)
     mount = repository_mount(pin.repository, commit, cache, url=url, progress=progress)
     wanted = UpstreamSpec(repository=pin.repository, release=_label(name), commit=mount.commit)
@@ -122,7 +122,7 @@ def _release(
     spec = release_upstream(name, root)
     wanted = spec.model_copy(update={"repository": pin.repository, "packages": pin.packages})
     if source == "repository" and wanted.commit is None and url is not None and Path(url).is_dir():
-        return _in_directory(name, Path(url), name)
+        return _in_mirror(name, Path(url), pin)
     upstream = resolve_upstream(wanted, cache, source=source, url=url, progress=progress)
     if url is not None and Path(url).is_dir() and wanted.commit is not None:
         return Target(name, upstream, wanted, Path(url), wanted.commit)
@@ -141,6 +141,15 @@ def _in_directory(name: str, directory: Path, revision: str) -> Target:
             hint="a tag, a branch or a commit of that repository stands after the @",
         )
     return Target(name, Upstream(name, "repository", (Mount("", store, commit),)), None, directory, commit)
+
+
+def _in_mirror(name: str, mirror: Path, pin: UpstreamSpec) -> Target:
+    """A revision of a local mirror of the upstream repository: a spec can pin it by its commit."""
+    target = _in_directory(name, mirror, name)
+    wanted = UpstreamSpec(
+        repository=pin.repository, release=_label(name), commit=target.revision, packages=pin.packages
+    )
+    return replace(target, pin=wanted)
 
 
 def _wheel_file(path: Path, cache: Path, progress: Progress) -> Target:

@@ -1,0 +1,121 @@
+"""``overlay rebase``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from builder.cli.options import name_argument, root_option
+from builder.cli.output import Progress, json_option, paint, print_json, print_table
+from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from builder.judging.rebase import Rebased
+
+
+@click.command(
+    "rebase",
+    epilog="Examples:\n\n"
+    "\b\n"
+    "  overlay rebase glm53-flash-gb10 --onto v0.5.23\n"
+    "  overlay rebase glm53-flash-gb10 --onto v0.5.23 --as glm53-flash-gb10-v0.5.23\n"
+    "  overlay rebase glm53-flash-gb10 --continue\n"
+    "\b\n"
+    "Exit codes: 0 written; 3 a patch needs a person, and is open in a work tree; 7 a carried patch's\n"
+    "probe does not say fixed.",
+)
+@name_argument
+@click.option("--onto", metavar="RELEASE|COMMIT|BRANCH", help="The release to carry the series to.")
+@click.option("--as", "new_name", metavar="NAME", help="Write a new overlay instead of moving this one.")
+@click.option("--series", metavar="NAME", help="Directory below patches/ to write (default: the release).")
+@click.option("--continue", "go_on", is_flag=True, help="Go on after a person has looked.")
+@click.option("--abort", "give_up", is_flag=True, help="Remove the work tree; nothing else was changed.")
+@click.option(
+    "--worktree",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the work tree is (default: in the cache).",
+)
+@click.option(
+    "--upstream-url",
+    metavar="URL|PATH",
+    envvar="OVERLAY_UPSTREAM_URL",
+    help="A mirror or a local repository.",
+)
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "wheel", "repository"]),
+    default="auto",
+    show_default=True,
+    help="Take the release from its wheel or from the repository.",
+)
+@root_option
+@json_option
+def command(
+    name: str,
+    onto: str | None,
+    new_name: str | None,
+    series: str | None,
+    go_on: bool,
+    give_up: bool,
+    worktree: Path | None,
+    upstream_url: str | None,
+    source: str,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Carry an overlay's series to another release; what upstream has is left out.
+
+    Patches go over one by one with git's three-way merge. A conflict is left open in a work tree, one
+    commit a
+    patch. Nothing is written before every carried patch's probe says defect on the new release and fixed with
+    the series; then patches, spec, lock and changelog are written together.
+    """
+    from builder.judging.rebase import Settings, abort, resume, start
+    from builder.root import cache_path, find_root
+
+    if sum((onto is not None, go_on, give_up)) != 1:
+        raise UsageError("name one of --onto RELEASE, --continue and --abort")
+    home, cache = find_root(root), cache_path()
+    home.spec_path(name)
+    work = worktree or cache / "rebase" / name
+    if give_up:
+        abort(work)
+        return
+    progress = Progress()
+    try:
+        if onto is not None:
+            settings = Settings(name, onto, new_name or name, series, upstream_url, source)
+            done = start(settings, work, home, cache, say=progress)
+        else:
+            done = resume(name, work, home, cache, say=progress)
+    finally:
+        progress.close()
+    if as_json:
+        print_json(done.as_json())
+    else:
+        _print(done)
+
+
+def _print(done: Rebased) -> None:
+    click.echo(f"{paint(done.settings.new_name, 'bold')} is on {done.series} now\n")
+    rows = [
+        (
+            move.name,
+            f"{move.before.state}->{move.after.state}" if move.before and move.after else "no probe",
+            "merged, differs from the original (below)" if move.changed else "as it was",
+        )
+        for move in done.moves
+    ]
+    rows += [(name, "", "left out: nothing was left of it") for name in done.dropped]
+    rows += [(name, "", f"left out: {why}") for name, why in done.retired.items()]
+    print_table(("PATCH", "PROBE", "HOW"), rows)
+    for move in done.moves:
+        if move.range_diff:
+            click.echo(f"\n{move.range_diff}", nl=False)
+    if done.base_unpinned:
+        click.echo(
+            "\nThe base image's digests were of the old release and are gone from the spec. Pin one:\n"
+            f"  overlay pin {done.settings.new_name} --base IMAGE:TAG"
+        )

@@ -1,0 +1,410 @@
+"""Carry a series to another release: what upstream has is left out, the rest goes through git and its
+probes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from builder.apply import apply_series
+from builder.authoring.canonical import Draft, write_patches
+from builder.authoring.head import Head
+from builder.errors import InvalidInput, PatchConflict, ProbeFailed, UsageError
+from builder.judging.judge import judge, says_no_probe
+from builder.judging.retire import CHANGELOG, today, with_changelog
+from builder.judging.subject import read_subject
+from builder.judging.target import Target, find_target
+from builder.judging.witness import Witness
+from builder.judging.worktree import Carried, State, WorkTree
+from builder.patch import Patch, parse_patch
+from builder.probe.harness import Answer
+from builder.probe.sources import pristine_tree
+from builder.probe.trees import GitTree
+from builder.releases import known_releases
+from builder.root import Root
+from builder.series import Series, check_depends
+from builder.spec import Spec, UpstreamSpec
+from builder.specedit import SpecText, bumped
+from builder.transaction import write_all
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line asks for.
+
+    Args:
+        name: the overlay.
+        onto: the release, as :func:`builder.judging.target.find_target` takes it.
+        new_name: the overlay that is written; the same one where it is moved.
+        series: the directory below ``patches/`` that is written; None for the release's name.
+        url: a mirror or local path of the upstream repository.
+        source: ``wheel``, ``repository`` or ``auto``.
+    """
+
+    name: str
+    onto: str
+    new_name: str
+    series: str | None = None
+    url: str | None = None
+    source: str = "auto"
+
+
+@dataclass(frozen=True)
+class Move:
+    """One patch in the new series: what its probe said of the new release without and with the series."""
+
+    name: str
+    before: Answer | None
+    after: Answer | None
+    changed: bool
+    range_diff: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "patch": self.name,
+            "before": self.before.state if self.before else None,
+            "after": self.after.state if self.after else None,
+            "changed": self.changed,
+            "range_diff": self.range_diff,
+        }
+
+
+@dataclass(frozen=True)
+class Rebased:
+    """A series on its new release, written.
+
+    Args:
+        settings: what was asked for.
+        series: where the patches are now.
+        moves: the patches that were carried.
+        dropped: those whose changes the release has, found while carrying.
+        retired: those that were left out, and why.
+        base_unpinned: the base image's digests were of the old release and are gone from the spec.
+    """
+
+    settings: Settings
+    series: str
+    moves: tuple[Move, ...]
+    dropped: tuple[str, ...]
+    retired: Mapping[str, str]
+    base_unpinned: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for programs."""
+        return {
+            "overlay": self.settings.new_name,
+            "series": self.series,
+            "patches": [move.as_json() for move in self.moves],
+            "dropped": list(self.dropped),
+            "retired": dict(self.retired),
+            "base_unpinned": self.base_unpinned,
+        }
+
+
+def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) -> Rebased:
+    """Begin a rebase, and end it where nothing needs a person.
+
+    Args:
+        settings: what is asked for.
+        work: where the work tree is made; it is removed at the end.
+        home: the root, a checkout.
+        cache: the cache's directory.
+        say: told what takes time.
+
+    Raises:
+        PatchConflict: a patch conflicts; it is open in the work tree.
+        ProbeFailed: a patch is there and its probe does not say ``fixed``.
+        InvalidInput: the overlay, the release or the names do not fit.
+        Unavailable: sources cannot be fetched.
+    """
+    subject, spec = read_subject(settings.name, home, cache, url=settings.url, progress=say)
+    target = _target(settings, spec, home, cache, say)
+    series = settings.series or _series_name(target)
+    _check_room(settings, series, home)
+    known = list(known_releases(home.path))
+    report = judge(subject, [target], home.probes, cache, known=known, say=say)
+    retired = {
+        found.patch: f"{found.verdict.word} since {found.evidence.history or found.target}: {found.verdict.why}"
+        for found in report.judgements
+        if found.verdict.retirable
+    }
+    keep = [patch.name for patch in subject.series.patches if patch.name not in retired]
+    say("making a work tree")
+    reports = report.merged[target.name].applied.reports
+    asked: dict[str, Any] = dict(vars(settings)) | {"series": series}
+    tree = WorkTree.create(work, subject.pin, target.upstream, reports, keep, asked, retired)
+    return _go_on(tree, home, cache, say)
+
+
+def resume(name: str, work: Path, home: Root, cache: Path, *, say: Say) -> Rebased:
+    """Go on with a rebase after a person has looked.
+
+    Args:
+        name: the overlay.
+        work: its work tree.
+        home, cache, say: as in :func:`start`.
+
+    Raises:
+        InvalidInput: there is no rebase, or it is of another overlay.
+        PatchConflict, ProbeFailed: as in :func:`start`.
+    """
+    tree = WorkTree(work)
+    if tree.state().settings["name"] != name:
+        other = str(tree.state().settings["name"])
+        raise InvalidInput("the work tree is of another overlay", where=str(work), found=other)
+    tree.resume()
+    return _go_on(tree, home, cache, say)
+
+
+def abort(work: Path) -> None:
+    """Give up a rebase: its work tree goes, and nothing else was changed.
+
+    Raises:
+        InvalidInput: there is no rebase.
+    """
+    tree = WorkTree(work)
+    tree.state()
+    tree.remove()
+
+
+def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
+    say("carrying patches")
+    state = tree.carry()
+    settings = Settings(**state.settings)
+    subject, spec = read_subject(settings.name, home, cache, url=settings.url, progress=say)
+    target = _target(settings, spec, home, cache, say)
+    patches = {patch.name: patch for patch in subject.series.patches}
+    carried = tree.carried()
+    moves = _moves(tree, state, carried, target, home, cache, say)
+    _check_accepted(tree, state, moves, patches)
+    written = _written(carried, moves)
+    series = str(state.settings["series"])
+    rebased = Series(series, tuple(parse_patch(name, data) for name, data in written.items()))
+    check_depends(rebased)
+    apply_series(rebased, target.upstream.files(rebased.paths), tree.store, drop=spec.patches.drop)
+    changes, unpinned = _changes(settings, spec, target, state, written, home)
+    write_all(home.path, changes)
+    tree.remove()
+    dropped = tuple(name for name in state.order if name not in written)
+    return Rebased(settings, series, tuple(moves), dropped, state.retired, unpinned)
+
+
+def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -> Target:
+    target = find_target(
+        settings.onto,
+        spec.upstream,
+        cache,
+        url=settings.url,
+        source=settings.source,
+        root=home.path,
+        progress=say,
+    )
+    if target.pin is None:
+        raise UsageError(
+            "a spec cannot pin this",
+            found=settings.onto,
+            hint="name a release; or a branch or commit, with --upstream-url for a local mirror",
+        )
+    return target
+
+
+def _series_name(target: Target) -> str:
+    return target.pin.release if target.pin else target.name
+
+
+def _check_room(settings: Settings, series: str, home: Root) -> None:
+    """Nothing that is there already may be written over."""
+    if (home.patches / series).exists():
+        raise InvalidInput(
+            "there is such a series already",
+            where=str(home.patches / series),
+            hint="name another directory with --series NAME",
+        )
+    if settings.new_name != settings.name and settings.new_name in home.names():
+        raise InvalidInput(
+            "there is an overlay of this name already",
+            where=str(home.spec_path(settings.new_name)),
+            hint="name another one with --as NAME",
+        )
+
+
+# --- what has to be right before anything is written --------------------------------------------------------
+
+
+def _moves(
+    tree: WorkTree,
+    state: State,
+    carried: Sequence[Carried],
+    target: Target,
+    home: Root,
+    cache: Path,
+    say: Say,
+) -> list[Move]:
+    """Ask every probe of the new release, pristine and carried.
+
+    Raises:
+        ProbeFailed: one does not say ``defect`` before and ``fixed`` after; it names them all.
+    """
+    say("asking the probes")
+    pristine, result = pristine_tree(target.upstream), GitTree(tree.store.path, tree.head())
+    moves = []
+    with Witness(home.probes, cache) as witness:
+        for patch in carried:
+            probed = witness.has_probe(patch.name)
+            before = witness.ask(patch.name, pristine) if probed else None
+            after = witness.ask(patch.name, result) if probed else None
+            changed = _lines(tree.diff(patch.commit)) != _lines(tree.diff(state.originals[patch.name]))
+            shown = tree.range_diff(state.originals[patch.name], patch.commit) if changed else ""
+            moves.append(Move(patch.name, before, after, changed, shown))
+    bad = [
+        m for m in moves if m.before and m.after and (m.before.state, m.after.state) != ("defect", "fixed")
+    ]
+    if bad:
+        lines = []
+        for move in bad:
+            for when, answer in (("before", move.before), ("after", move.after)):
+                if answer is not None:
+                    lines.append(f"{move.name}, {when}: {answer.state}: {answer.evidence}")
+        raise ProbeFailed(
+            f"{len(bad)} carried patches do not do what their probes ask for; nothing was written",
+            where=str(tree.path),
+            expected="defect on the new release, fixed with the series",
+            found=", ".join(move.name for move in bad),
+            hint="mend their commits there (git commit --fixup, git rebase -i --autosquash), then --continue",
+            details="\n".join(lines),
+            facts={"worktree": str(tree.path), "patches": [move.as_json() for move in bad]},
+        )
+    return moves
+
+
+def _check_accepted(
+    tree: WorkTree, state: State, moves: Sequence[Move], patches: Mapping[str, Patch]
+) -> None:
+    """A merge that no probe vouches for is accepted by a person who was shown it.
+
+    Raises:
+        PatchConflict: with the range-diffs; the next ``--continue`` accepts them.
+    """
+    open_ = [m for m in moves if m.changed and m.before is None and m.name not in state.shown]
+    if not open_:
+        return
+    tree.write_state(replace(state, shown=(*state.shown, *(move.name for move in open_))))
+    why = {
+        move.name: "" if says_no_probe(patches[move.name]) else " (and it does not say why)" for move in open_
+    }
+    raise PatchConflict(
+        f"{len(open_)} merged patches have no probe that vouches for them",
+        where=str(tree.path),
+        found=", ".join(f"{move.name}{why[move.name]}" for move in open_),
+        hint="read the difference below; overlay rebase NAME --continue accepts it",
+        details="\n".join(move.range_diff for move in open_),
+        facts={"worktree": str(tree.path), "patches": [move.as_json() for move in open_]},
+    )
+
+
+def _lines(diff: bytes) -> list[bytes]:
+    """A diff without what only says where it is."""
+    return [re.sub(rb"^@@ .*", b"@@", line) for line in diff.split(b"\n") if not line.startswith(b"index ")]
+
+
+# --- what is written ----------------------------------------------------------------------------------------
+
+
+def _written(carried: Sequence[Carried], moves: Sequence[Move]) -> dict[str, bytes]:
+    """The patch files by name, canonical; their date moves only where their content did."""
+    changed = {move.name for move in moves if move.changed}
+    names = {patch.name for patch in carried}
+    drafts = [Draft(p.name, _head(p.head, p.name in changed, names), p.before, p.after) for p in carried]
+    return {draft.name: data for draft, data in zip(drafts, write_patches(drafts), strict=True)}
+
+
+def _head(head: Head, changed: bool, names: set[str]) -> Head:
+    lines = []
+    for line in head.text.split(b"\n"):
+        key, colon, value = line.partition(b":")
+        if colon and key == b"Last-Update" and changed:
+            line = b"Last-Update: " + today().isoformat().encode()
+        elif colon and key == b"Overlay-Depends":
+            left = [name for name in re.split(r"[,\s]+", value.decode()) if name in names]
+            if not left:
+                continue
+            line = b"Overlay-Depends: " + ", ".join(left).encode()
+        lines.append(line)
+    text = Head(head.author, head.date, head.subject, b"\n".join(lines))
+    if changed and not any(key == "Last-Update" for key, _ in text.trailers()):
+        return text.with_trailer("Last-Update", today().isoformat())
+    return text
+
+
+def _changes(
+    settings: Settings, spec: Spec, target: Target, state: State, written: Mapping[str, bytes], home: Root
+) -> tuple[dict[PurePosixPath, bytes | None], bool]:
+    series = str(state.settings["series"])
+    directory = PurePosixPath("patches") / series
+    changes: dict[PurePosixPath, bytes | None] = {
+        directory / f"{name}.patch": data for name, data in written.items()
+    }
+    changes[directory / "series"] = _series_file(settings, spec, series, state, written)
+    path = home.spec_path(settings.name)
+    text = SpecText(path, path.read_bytes().decode("utf-8"))
+    unpinned = _move_spec(text, settings, spec, target, series)
+    changes[PurePosixPath("overlays") / f"{settings.new_name}.yaml"] = text.text.encode()
+    if settings.new_name == settings.name and home.lock_path(settings.name).is_file():
+        changes[PurePosixPath("overlays") / f"{settings.name}.lock"] = None
+    log = home.path / CHANGELOG
+    before = log.read_text("utf-8") if log.is_file() else ""
+    version = text.get(("version",)) or ""
+    left_out = f"; left out: {', '.join(state.retired)}" if state.retired else ""
+    line = f"{settings.new_name} {version}: {spec.upstream.release} to {series}, {len(written)} patches{left_out}"
+    changes[CHANGELOG] = with_changelog(before, today(), line).encode()
+    return changes, unpinned
+
+
+def _series_file(
+    settings: Settings, spec: Spec, series: str, state: State, written: Mapping[str, bytes]
+) -> bytes:
+    lines = [f"# SGLang {series}, carried from {spec.patches.series} by overlay rebase {settings.name}.", "#"]
+    for name, why in state.retired.items():
+        lines.append(f"# {name} is left out: {' '.join(why.split())[:300]}")
+    for name in state.order:
+        if name not in written:
+            lines.append(f"# {name} is left out: nothing was left of it")
+    return "".join(f"{line}\n" for line in [*lines, *written]).encode()
+
+
+def _move_spec(text: SpecText, settings: Settings, spec: Spec, target: Target, series: str) -> bool:
+    """Move the pin; whether the base's digests, which are of the old release, were taken out."""
+    pin = target.pin or UpstreamSpec(release=target.name)
+    if settings.new_name != settings.name:
+        text.set(("name",), settings.new_name)
+        text.set(("version",), "1")
+    else:
+        text.set(("version",), bumped(spec.version))
+    text.set(("date",), today().isoformat())
+    text.set(("upstream", "release"), pin.release)
+    if pin.commit is None:
+        text.remove(("upstream", "commit"))
+    else:
+        text.set(("upstream", "commit"), pin.commit)
+    if pin.wheel is None:
+        text.remove(("upstream", "wheel"))
+    elif spec.upstream.wheel is not None:
+        text.set(("upstream", "wheel", "requirement"), pin.wheel.requirement)
+        text.set(("upstream", "wheel", "sha256"), pin.wheel.sha256)
+    else:
+        text.add_lines(
+            ("upstream",),
+            ["wheel:", f"  requirement: {pin.wheel.requirement}", f"  sha256: {pin.wheel.sha256}"],
+        )
+    text.set(("patches", "series"), series)
+    text.remove(("patches", "only"))
+    text.remove(("patches", "except"))
+    pinned = spec.base.index is not None or any(spec.base.platforms.values())
+    text.remove(("base", "index"))
+    text.remove(("base", "platforms"))
+    return pinned

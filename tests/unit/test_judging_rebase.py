@@ -1,0 +1,174 @@
+"""Rebase: carried, resolved by a person, accepted by probes; written as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builder.gitstore import git_environment
+from builder.patch import Patch, parse_patch
+from builder.series import read_series_file
+from builder.spec import read_spec
+from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
+from tests.unit.test_judging_retire import OTHER, OTHER_PROBE, files_of
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def two_patches(lab: Lab) -> tuple[str, list[Patch]]:
+    pin = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v1.0.0")
+    lab.probe("p0")
+    lab.probe("p1", OTHER_PROBE)
+    p0 = lab.patch("p0", pin, {DEMO: P0_AFTER})
+    return pin, [
+        p0,
+        lab.patch("p1", pin, {OTHER: b"x = 2\n"}, "Overlay-Depends: p0", "Last-Update: 2026-11-29"),
+    ]
+
+
+def rebase(lab: Lab, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return overlay(lab, root, "rebase", "demo", "--upstream-url", str(lab.repository), *arguments)
+
+
+def in_work_tree(lab: Lab, *arguments: str) -> str:
+    who = {"GIT_AUTHOR_NAME": "p", "GIT_AUTHOR_EMAIL": "p@example.org"}
+    done = subprocess.run(
+        ["git", *arguments], cwd=work_tree(lab), env=git_environment(who), capture_output=True, check=True
+    )
+    return done.stdout.decode()
+
+
+def work_tree(lab: Lab) -> Path:
+    return lab.cache / "rebase" / "demo"
+
+
+def test_merged_patch_is_left_out_and_the_rest_carried(lab: Lab, tmp_path: Path) -> None:
+    pin, patches = two_patches(lab)
+    new = lab.commit({DEMO: P0_AFTER}, "mend f (#5)", tag="v1.1.0")
+    root = write_root(lab, tmp_path / "root", pin, patches, lists="only: [p0, p1]\n")
+    (root / "overlays/demo.lock").write_text('{"schema": 1}\n')
+    done = rebase(lab, root, "--onto", "v1.1.0", "--json")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert [(p["patch"], p["before"], p["after"]) for p in shown["patches"]] == [("p1", "defect", "fixed")]
+    assert list(shown["retired"]) == ["p0"]
+    assert read_series_file(root / "patches/v1.1.0") == ["p1"]
+    assert "# p0 is left out: merged since" in (root / "patches/v1.1.0/series").read_text()
+    carried = parse_patch("p1", (root / "patches/v1.1.0/p1.patch").read_bytes())
+    assert carried.depends == ()
+    assert carried.values("Last-Update") == ("2026-11-29",)
+    spec = read_spec(root / "overlays/demo.yaml")
+    assert (spec.upstream.release, spec.upstream.commit, spec.version) == ("v1.1.0", new, "2")
+    assert (spec.patches.series, spec.patches.only) == ("v1.1.0", ())
+    assert "# The demo. Comments stay.\n" in (root / "overlays/demo.yaml").read_text()
+    assert not (root / "overlays/demo.lock").exists()
+    assert not work_tree(lab).exists()
+    after = json.loads(
+        overlay(lab, root, "diff", "demo", "--json", "--upstream-url", str(lab.repository)).stdout
+    )
+    assert [j["verdict"] for j in after["reports"][0]["judgements"]] == ["carry"]
+
+
+def test_another_overlay_is_written_and_the_old_one_stays(lab: Lab, tmp_path: Path) -> None:
+    pin, patches = two_patches(lab)
+    lab.commit({"python/sglang/n.py": b"1\n"}, tag="v1.1.0")
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    before = files_of(root)
+    done = rebase(lab, root, "--onto", "v1.1.0", "--as", "demo-next")
+    assert done.returncode == 0, done.stderr
+    after = files_of(root)
+    assert {name: after[name] for name in before} == before
+    assert read_spec(root / "overlays/demo-next.yaml").patches.series == "v1.1.0"
+    assert read_series_file(root / "patches/v1.1.0") == ["p0", "p1"]
+    again = rebase(lab, root, "--onto", "v1.1.0", "--as", "demo-other")
+    assert (again.returncode, "such a series already" in again.stderr) == (1, True)
+
+
+@pytest.fixture
+def conflicting(lab: Lab, tmp_path: Path) -> Path:
+    pin, patches = two_patches(lab)
+    lab.commit({DEMO: P0_BEFORE.replace(b"b = 2", b"b = 2.5")}, tag="v1.1.0")
+    return write_root(lab, tmp_path / "root", pin, patches)
+
+
+def test_conflict_is_open_as_git_leaves_it_and_goes_on_when_resolved(lab: Lab, conflicting: Path) -> None:
+    before = files_of(conflicting)
+    done = rebase(lab, conflicting, "--onto", "v1.1.0")
+    assert done.returncode == 3
+    assert "p0 conflicts" in done.stderr
+    assert b"<<<<<<< HEAD" in (work_tree(lab) / DEMO).read_bytes()
+    assert in_work_tree(lab, "diff", "--name-only", "--diff-filter=U").split() == [DEMO]
+    assert rebase(lab, conflicting, "--continue").returncode == 3  # nobody has resolved it yet
+    assert files_of(conflicting) == before
+    (work_tree(lab) / DEMO).write_bytes(P0_AFTER)
+    in_work_tree(lab, "add", DEMO)
+    done = rebase(lab, conflicting, "--continue")
+    assert done.returncode == 0, done.stderr
+    assert "-    b = 2.5" in done.stdout  # the difference to the original is shown
+    made = parse_patch("p0", (conflicting / "patches/v1.1.0/p0.patch").read_bytes())
+    assert (made.author, made.values("Last-Update")) == ("T <t@example.org>", ("2027-01-15",))
+    assert not made.values("Overlay-Patch")
+    assert read_series_file(conflicting / "patches/v1.1.0") == ["p0", "p1"]
+
+
+def test_resolution_whose_probe_does_not_say_fixed_is_not_written(lab: Lab, conflicting: Path) -> None:
+    before = files_of(conflicting)
+    rebase(lab, conflicting, "--onto", "v1.1.0")
+    (work_tree(lab) / DEMO).write_bytes(P0_BEFORE.replace(b"b = 2", b"b = 7"))
+    in_work_tree(lab, "add", DEMO)
+    done = rebase(lab, conflicting, "--continue")
+    assert (done.returncode, "f() is 8, not 4" in done.stderr) == (7, True)
+    assert files_of(conflicting) == before
+    (work_tree(lab) / DEMO).write_bytes(P0_AFTER)
+    in_work_tree(lab, "commit", "--quiet", "-a", "--fixup", "HEAD^")
+    in_work_tree(lab, "-c", "sequence.editor=true", "rebase", "--quiet", "-i", "--autosquash", "HEAD~3")
+    done = rebase(lab, conflicting, "--continue")
+    assert done.returncode == 0, done.stderr
+    assert read_series_file(conflicting / "patches/v1.1.0") == ["p0", "p1"]
+
+
+def test_commit_of_no_patch_is_named(lab: Lab, conflicting: Path) -> None:
+    rebase(lab, conflicting, "--onto", "v1.1.0")
+    (work_tree(lab) / DEMO).write_bytes(P0_AFTER)
+    in_work_tree(lab, "add", DEMO)
+    in_work_tree(lab, "commit", "--quiet", "-m", "my own")
+    done = rebase(lab, conflicting, "--continue")
+    assert (done.returncode, "does not say which patch it is" in done.stderr) == (1, True)
+
+
+def test_abort_leaves_everything_as_it_was(lab: Lab, conflicting: Path) -> None:
+    before = files_of(conflicting)
+    rebase(lab, conflicting, "--onto", "v1.1.0")
+    assert rebase(lab, conflicting, "--onto", "v1.1.0").returncode == 1  # one at a time
+    assert rebase(lab, conflicting, "--abort").returncode == 0
+    assert not work_tree(lab).exists()
+    assert files_of(conflicting) == before
+    assert rebase(lab, conflicting, "--continue").returncode == 1
+
+
+def test_merge_that_no_probe_vouches_for_is_shown_and_then_accepted(lab: Lab, tmp_path: Path) -> None:
+    before = P0_BEFORE + b"\n\ndef g():\n    return 1\n"
+    pin = lab.commit({DEMO: before}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: before.replace(b"b = 2", b"b = 3").replace(b"return 1", b"return 2")})
+    lab.commit({DEMO: before.replace(b"b = 2", b"b = 3")}, tag="v1.1.0")  # a part of it
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    done = rebase(lab, root, "--onto", "v1.1.0")
+    assert (done.returncode, "no probe that vouches" in done.stderr) == (3, True)
+    assert not (root / "patches/v1.1.0").exists()
+    done = rebase(lab, root, "--continue")
+    assert done.returncode == 0, done.stderr
+    (diff,) = parse_patch("p0", (root / "patches/v1.1.0/p0.patch").read_bytes()).files
+    assert [line for hunk in diff.hunks for line in hunk.lines if line[:1] == b"+"] == [b"+    return 2\n"]
+
+
+def test_release_that_nobody_can_pin_is_refused(lab: Lab, tmp_path: Path) -> None:
+    pin, patches = two_patches(lab)
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    done = overlay(lab, root, "rebase", "demo", "--onto", f"{lab.repository}@v1.0.0")
+    assert (done.returncode, "a spec cannot pin this" in done.stderr) == (2, True)
