@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder.apply import AppliedSeries, apply_series
 from builder.bake import Plan, bake, make_plan, tag_of
 from builder.base import Base, ByteProgress, Facts, check_pre_images, lookup_facts, resolve_bases
+from builder.drift import SECTION as INPUTS
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
 from builder.image.append import NewImage, new_index
@@ -230,16 +231,39 @@ def default_tag(template: str, patched: Patched) -> str:
     return tag_of(template, patched.spec, patched.applied.series.digest)
 
 
-def locked(lock: Lock, plans: Sequence[Plan], built: Built | None, references: Sequence[str]) -> Lock:
-    """The lock with what this build verified and made."""
+def locked(
+    lock: Lock,
+    plans: Sequence[Plan],
+    built: Built | None,
+    references: Sequence[str],
+    inputs: Mapping[str, Any],
+) -> Lock:
+    """The lock with what this build verified and made.
+
+    Args:
+        lock: as it was read.
+        plans: one for each platform; their facts are verified.
+        built: what the embedded engine baked; None where a Docker Engine did, whose digests are its own.
+        references: where it went.
+        inputs: what it was built from (see :mod:`builder.drift`).
+    """
     bases = dict(lock.bases) | {plan.base.manifest.digest: plan.facts.as_json() for plan in plans}
     images: dict[str, Mapping[str, Any]] = dict(lock.images)
     for baked in built.images if built else ():
-        images[str(baked.plan.base.platform)] = {
-            "base": baked.plan.base.manifest.digest,
-            "digest": baked.image.manifest.digest,
-            "inputs": baked.plan.labels["dev.sglang-overlay.inputs"],
-            "patchset": baked.plan.manifest.patchset,
-            "references": sorted(references),
-        }
-    return Lock(bases, lock.pins, images, lock.sections)
+        record = image_record(baked) | {"references": sorted(references)}
+        images[str(baked.plan.base.platform)] = record
+    sections = dict(lock.sections) | ({} if built is None else {INPUTS: inputs})
+    return Lock(bases, lock.pins, images, sections)
+
+
+def image_record(baked: Baked) -> dict[str, Any]:
+    """The digests that the lock keeps of an image."""
+    return {
+        "base": baked.plan.base.manifest.digest,
+        "config": baked.image.config_descriptor.digest,
+        "digest": baked.image.manifest.digest,
+        "inputs": baked.plan.labels["dev.sglang-overlay.inputs"],
+        "layer": baked.layer.descriptor.digest,
+        "manifest": baked.plan.manifest.digest,
+        "patchset": baked.plan.manifest.patchset,
+    }

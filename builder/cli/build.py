@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.apply import PatchReport
 from builder.bake import Plan
-from builder.base import base_location
+from builder.base import Base, base_location
 from builder.build import (
     DEFAULT_TAG,
     Built,
@@ -17,21 +18,25 @@ from builder.build import (
     Sources,
     bake_images,
     choose_bases,
-    default_tag,
+    creation_time,
     locked,
     patch_upstream,
     plan_images,
-    store_images,
 )
 from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
+from builder.deliver import Delivered, Delivery, deliver, deliver_from_engine
+from builder.drift import build_inputs, drift_error, find_drift, unversioned_changes
 from builder.errors import UsageError
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.lock import read_lock, write_lock
+from builder.lock import Lock, read_lock, write_lock
 from builder.pinning import pinned
 from builder.root import cache_path, find_root
 from builder.spec import read_spec
+
+if TYPE_CHECKING:
+    from builder.image.registry import Network
 
 _EXAMPLES = """\b
 Examples:
@@ -39,6 +44,8 @@ Examples:
   overlay build glm53-flash-gb10 --platform linux/arm64 --push registry.example/sglang
   overlay build glm53-flash-gb10 --base sha256:06e4… --output oci:image
   overlay build glm53-flash-gb10 --base oci:base@sha256:ab12… --output oci:image --complete
+  overlay build glm53-flash-gb10 --platform linux/arm64 --load
+  overlay build glm53-flash-gb10 --locked --check
 """
 
 
@@ -62,6 +69,29 @@ Examples:
 @click.option(
     "--tag-template", default=DEFAULT_TAG, show_default=True, help="Tag for --push REF without one."
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["oci", "docker"]),
+    default="oci",
+    show_default=True,
+    help="What follows the Dockerfile: the embedded engine, or a Docker Engine (for RUN; not reproducible).",
+)
+@click.option("--load", is_flag=True, help="Bring the image into the Docker Engine.")
+@click.option("--locked", "is_locked", is_flag=True, help="Fail if an input is not what the lock says.")
+@click.option("--check", is_flag=True, help="Build twice in memory, and compare; exit 6 shows what differs.")
+@click.option(
+    "--attest",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the attestations here too.",
+)
+@click.option("--no-attach", is_flag=True, help="With --push: attach no attestations to the image.")
+@click.option(
+    "--sign-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Sign the attestations with this ed25519 key (PEM).",
+)
 @click.option("--dry-run", is_flag=True, help="Print the Dockerfile, the files and the plan; write nothing.")
 @lock_option
 @source_options
@@ -75,6 +105,13 @@ def command(
     output: str | None,
     complete: bool,
     tag_template: str,
+    engine: str,
+    load: bool,
+    is_locked: bool,
+    check: bool,
+    attest: Path | None,
+    no_attach: bool,
+    sign_key: Path | None,
     dry_run: bool,
     lock_file: Path | None,
     source: str,
@@ -87,50 +124,68 @@ def command(
 
     The base is named by digest. Every file to be patched must be, in the base, what the series was made for.
     """
-    from builder.image.layout import Layout, SparseLayout
-    from builder.image.location import open_sink
     from builder.image.registry import Network
 
-    targets = _targets(push, output, dry_run)
+    targets = _targets(push, output)
+    writes = not dry_run and bool(targets or load or engine == "docker")
+    _check_usage(engine, writes=writes, dry_run=dry_run, check=check, several=len(platforms) > 1)
+    key = _read_key(sign_key)
+    delivery = Delivery(tuple(targets), complete, load, tag_template, not no_attach, attest, key)
     home = find_root(root)
     cache = cache_path()
     progress = Progress()
+    built: Built | None = None
+    delivered: Delivered | None = None
     try:
         spec = read_spec(home.spec_path(name))
-        written = lock_file or home.lock_path(name)
+        lock_path = lock_file or home.lock_path(name)
         lock = read_lock([lock_file] if lock_file else home.locks(name))
         location = base_location(pinned(base_text, spec.base, lock), spec.base)
         with Network(warn=warn) as network:
             bases = choose_bases(spec, location, network, [Platform.parse(text) for text in platforms])
-            patched = patch_upstream(home, spec, cache, Sources(source, upstream_url, wheel), say=progress)
+            sources = Sources(source, upstream_url, wheel)
+            patched = patch_upstream(home, spec, cache, sources, say=progress)
+            inputs = build_inputs(spec, patched.applied.series, home.template, creation_time(spec))
+            _check_drift(lock, inputs, bases, name, is_locked)
             plans = plan_images(patched, bases, lock=lock, cache=cache, progress=progress.transfer)
-            built = bake_images(plans)
-            references = []
-            if not dry_run:
-                for target in targets:
-                    tag = target.tag or default_tag(tag_template, patched)
-                    sink = open_sink(target, network, layout=Layout if complete else SparseLayout)
-                    progress(f"writing to {sink.name}")
-                    store_images(built, sink, tag=tag, progress=progress.transfer)
-                    references.append(f"{target.name}:{tag}@{built.digest}")
-                shared = [text for text in references if not text.startswith("oci:")]
-                write_lock(written, locked(lock, plans, built, shared))
+
+            def build_again() -> Built:
+                """The whole of it once more, from the files on, and believing nothing of the lock's facts."""
+                once_more = patch_upstream(
+                    home, read_spec(home.spec_path(name)), cache, sources, say=progress
+                )
+                plans = plan_images(once_more, bases, lock=Lock(), cache=cache, progress=progress.transfer)
+                return bake_images(plans)
+
+            if engine == "oci":
+                built = bake_images(plans)
+                if check or is_locked:
+                    _check_same(built, lock, build_again if check else None)
+                if writes:
+                    delivered = deliver(
+                        built, delivery, patched, network, say=progress, progress=progress.transfer
+                    )
+            elif writes:
+                delivered = _build_in_engine(plans, delivery, patched, network, progress)
+        if delivered is not None and not is_locked:
+            write_lock(lock_path, locked(lock, plans, built, delivered.shared, inputs))
     finally:
         progress.close()
     for plan in plans:
         for text in plan.facts.warnings:
             warn(text)
+    written = lock_path if delivered is not None and not is_locked else None
     if as_json:
-        print_json(_facts(patched, plans, built, references, None if dry_run else written))
+        print_json(_facts(patched, plans, built, delivered, written))
         return
     if dry_run:
         _print_dry_run(plans)
     _print_patches(patched)
-    _print_result(built, references, None if dry_run else written)
+    _print_result(plans, built, delivered, written)
 
 
-def _targets(push: str | None, output: str | None, dry_run: bool) -> list[Reference | LayoutReference]:
-    """Where the image goes; at least one place, unless nothing is written."""
+def _targets(push: str | None, output: str | None) -> list[Reference | LayoutReference]:
+    """The repository and the layout that the image goes to."""
     targets = [parse_location(text) for text in (push, output) if text]
     if push and isinstance(targets[0], LayoutReference):
         raise UsageError("--push takes a registry's repository", found=push, hint=f"--output {push}")
@@ -143,35 +198,90 @@ def _targets(push: str | None, output: str | None, dry_run: bool) -> list[Refere
             raise UsageError(
                 "the digest is what a build finds out", found=str(target), hint="name a tag, or nothing"
             )
-    if not targets and not dry_run:
-        raise UsageError(
-            "the image has nowhere to go",
-            hint="--push REF, --output oci:DIR, or --dry-run to see what would be built",
-        )
     return targets
 
 
+def _check_usage(engine: str, *, writes: bool, dry_run: bool, check: bool, several: bool) -> None:
+    if not (writes or dry_run or check):
+        raise UsageError(
+            "the image has nowhere to go",
+            hint="--push REF, --output oci:DIR, --load, or --dry-run to see what would be built",
+        )
+    if engine == "docker" and check:
+        raise UsageError(
+            "a Docker Engine stamps its own times into what it bakes: no two builds are the same",
+            hint="--check goes with --engine oci",
+        )
+    if engine == "docker" and several:
+        raise UsageError(
+            "a Docker Engine bakes one platform at a time", hint="build once for each --platform"
+        )
+
+
+def _read_key(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from builder.attest.signature import read_signing_key
+
+    return read_signing_key(path)
+
+
+def _check_drift(lock: Lock, inputs: dict[str, Any], bases: list[Base], name: str, is_locked: bool) -> None:
+    """With ``--locked`` every drift is an error; without, a patch that changed under its version is told."""
+    if is_locked:
+        if drifts := find_drift(lock, inputs, bases):
+            raise drift_error(drifts, name)
+    elif changed := unversioned_changes(lock, inputs):
+        warn(f"{', '.join(changed)}: changed since the lock, and the overlay's version is still the same")
+
+
+def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> None:
+    """Compare with a second build, where one is asked for, and with what the lock records."""
+    from builder.reproduce import compare_builds, compare_with_lock, reproduction_error
+
+    if again is not None and (differences := compare_builds(built, again())):
+        raise reproduction_error(differences, "two builds of the same inputs differ")
+    if differences := compare_with_lock(built, lock):
+        raise reproduction_error(differences, "the build is not the one that the lock records")
+
+
+def _build_in_engine(
+    plans: list[Plan], delivery: Delivery, patched: Patched, network: Network, progress: Progress
+) -> Delivered:
+    from builder.engine.bake import bake_in_engine
+    from builder.engine.connection import connect
+
+    if len(plans) != 1:
+        raise UsageError("a Docker Engine bakes one platform at a time", hint="choose one with --platform")
+    with connect() as engine:
+        images = [bake_in_engine(engine, plan, progress) for plan in plans]
+        return deliver_from_engine(engine, images, delivery, patched, network, say=progress)
+
+
 def _facts(
-    patched: Patched, plans: list[Plan], built: Built, references: list[str], lock: Path | None
+    patched: Patched, plans: list[Plan], built: Built | None, delivered: Delivered | None, lock: Path | None
 ) -> dict[str, Any]:
+    baked = {str(image.plan.base.platform): image for image in built.images} if built else {}
+    images = []
+    for plan in plans:
+        facts: dict[str, Any] = {"platform": str(plan.base.platform), "base": plan.base.manifest.digest}
+        if image := baked.get(str(plan.base.platform)):
+            layer = image.layer.descriptor
+            facts["digest"] = image.image.manifest.digest
+            facts["layer"] = {"digest": layer.digest, "size": layer.size}
+        facts["dockerfile"] = plan.dockerfile
+        facts["warnings"] = list(plan.facts.warnings)
+        facts["manifest"] = plan.manifest.model_dump(mode="json")
+        images.append(facts)
     return {
         "name": patched.spec.name,
         "version": patched.spec.version,
-        "digest": built.digest,
-        "references": references,
+        "digest": built.digest if built else delivered.digest if delivered else None,
+        "references": list(delivered.references) if delivered else [],
+        "loaded": delivered.loaded if delivered else None,
+        "attestations": [str(path) for path in delivered.documents] if delivered else [],
         "lock": None if lock is None else str(lock),
-        "images": [
-            {
-                "platform": str(baked.plan.base.platform),
-                "digest": baked.image.manifest.digest,
-                "base": baked.plan.base.manifest.digest,
-                "layer": {"digest": baked.layer.descriptor.digest, "size": baked.layer.descriptor.size},
-                "dockerfile": baked.plan.dockerfile,
-                "warnings": list(baked.plan.facts.warnings),
-                "manifest": baked.plan.manifest.model_dump(mode="json"),
-            }
-            for baked in built.images
-        ],
+        "images": images,
     }
 
 
@@ -207,16 +317,24 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _print_result(built: Built, references: list[str], lock: Path | None) -> None:
+def _print_result(
+    plans: list[Plan], built: Built | None, delivered: Delivered | None, lock: Path | None
+) -> None:
     click.echo()
-    for baked in built.images:
-        base = baked.plan.base
-        click.echo(f"base      {base.name}@{base.manifest.digest} ({base.platform})")
+    for plan in plans:
+        click.echo(f"base      {plan.base.name}@{plan.base.manifest.digest} ({plan.base.platform})")
+    for baked in built.images if built else ():
         click.echo(f"layer     {baked.layer.descriptor.digest}, {baked.layer.descriptor.size:,} bytes")
-        if built.index:
-            click.echo(f"image     {baked.image.manifest.digest} ({base.platform})")
-    click.echo(f"digest    {paint(built.digest, 'bold')}")
-    for reference in references:
-        click.echo(f"written   {reference}")
+        if built and built.index:
+            click.echo(f"image     {baked.image.manifest.digest} ({baked.plan.base.platform})")
+    if built or delivered:
+        digest = built.digest if built else delivered.digest if delivered else ""
+        click.echo(f"digest    {paint(digest, 'bold')}")
+    if delivered:
+        for label, values in (("written", delivered.references), ("attested", delivered.documents)):
+            for value in values:
+                click.echo(f"{label:<10}{value}")
+        if delivered.loaded:
+            click.echo(f"loaded    {delivered.loaded}")
     if lock:
         click.echo(f"lock      {lock}")

@@ -20,6 +20,7 @@ from builder.series import Series, read_series
 from builder.spec import read_spec
 from builder.trust.verify import (
     BaseLayers,
+    Deviation,
     Verified,
     against_lock,
     against_series,
@@ -53,6 +54,13 @@ Examples:
     metavar="LOCK",
     help="It must also be what this lock says was built.",
 )
+@click.option(
+    "--key",
+    "key_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Attestations signed by this ed25519 public key (PEM) must say the same.",
+)
 @root_option
 @json_option
 def command(
@@ -60,6 +68,7 @@ def command(
     platform: str | None,
     base_text: str | None,
     against: Path | None,
+    key_file: Path | None,
     root: Path | None,
     as_json: bool,
 ) -> None:
@@ -80,6 +89,11 @@ def command(
                 lock = read_lock([against])
                 results = [
                     result.with_deviations(against_lock(subject, result.manifest, lock))
+                    for subject, result in zip(opened, results, strict=True)
+                ]
+            if key_file is not None:
+                results = [
+                    result.with_deviations(_signatures(subject, result.manifest, key_file))
                     for subject, result in zip(opened, results, strict=True)
                 ]
     finally:
@@ -118,6 +132,21 @@ def _open(text: str, platform: str | None, network: Network, progress: Progress)
 
 def _verify(subject: Subject, base_text: str | None, network: Network) -> Verified:
     return verify(subject, _base_layers(subject_manifest(subject), base_text, network))
+
+
+def _signatures(subject: Subject, manifest: Manifest, key_file: Path) -> Iterator[Deviation]:
+    from builder.attest.attach import check_signatures
+    from builder.attest.signature import read_verifying_key
+    from builder.trust.subject import LayeredImage
+
+    if not isinstance(subject, LayeredImage):
+        raise UsageError(
+            "attestations are kept beside images in registries and layouts",
+            found=subject.name,
+            hint="verify the image it was made from with --key, and compare: overlay verify CONTAINER IMAGE",
+        )
+    image, key = subject.image, read_verifying_key(key_file)
+    yield from check_signatures(image.source, image.manifest.digest, manifest, key)
 
 
 def _base_layers(manifest: Manifest, base_text: str | None, network: Network) -> BaseLayers | None:

@@ -17,9 +17,11 @@ from builder.base import Base, Facts
 from builder.engine.connection import Engine, engine_errors
 from builder.engine.files import read_files
 from builder.engine.program import BuildProgram, find_build_program
-from builder.engine.subject import created
+from builder.engine.subject import created, open_engine_image
 from builder.errors import ImageMismatch, InvalidInput, Unavailable, UsageError
+from builder.image.append import base_layers, diff_ids
 from builder.image.reference import Reference
+from builder.trust.verify import BaseLayers, deviation_error, verify
 
 BUILD_TIMEOUT = 3600.0  # seconds
 _KEPT_LINES = 40
@@ -44,6 +46,40 @@ class EngineImage:
 
     id: str
     plan: Plan
+
+
+def bake_in_engine(engine: Engine, plan: Plan, say: Say) -> EngineImage:
+    """All of a bake: bring the base, check it, bake, and verify what came out.
+
+    Args:
+        engine: where.
+        plan: what goes in.
+        say: hears the engine's progress, line by line.
+
+    Raises:
+        UsageError: a Docker Engine cannot bake this.
+        ImageMismatch: the engine's base, or what it made, is not what it should be.
+        Unavailable: the engine failed.
+    """
+    reference = check_bakeable(plan)
+    pull_base(engine, reference, say)
+    check_engine_base(engine, plan.base, plan.facts, reference)
+    image = bake_with_engine(engine, plan, say)
+    with open_engine_image(engine, image.id) as subject:
+        layers = tuple(layer.digest for layer in base_layers(plan.base.manifest))
+        verified = verify(subject, BaseLayers(diff_ids(plan.base.config), layers))
+    if verified.manifest != plan.manifest or verified.deviations:
+        with engine_errors("removing the image that came out wrong", image.id):
+            engine.client.images.remove(image.id)
+        if verified.deviations:
+            raise deviation_error(verified)
+        raise ImageMismatch(
+            "the image holds another manifest than was planned",
+            where="Dockerfile",
+            expected=plan.manifest.digest,
+            found=verified.manifest.digest,
+        )
+    return image
 
 
 def check_bakeable(plan: Plan) -> Reference:

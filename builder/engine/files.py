@@ -59,7 +59,7 @@ class ContainerFiles:
         return True
 
     def lookup(self, path: str) -> Found | None:
-        """What is at ``path`` itself; a symbolic link is given as it is, and what lies behind one is not seen."""
+        """What is at ``path`` itself: a symbolic link is not followed."""
         return self._found.get(path.strip("/"))
 
     def listdir(self, path: str) -> list[str]:

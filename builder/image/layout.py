@@ -79,7 +79,7 @@ class Layout:
         Raises:
             ImageMismatch: there is none, or more than one; the tags there are in the hint.
         """
-        found = {entry.digest: entry for entry in self.entries()}
+        found = {entry.digest: entry for entry in self.entries() if not _lists_referrers(entry)}
         if len(found) != 1:
             raise ImageMismatch(
                 "it is not clear which image of the layout is meant"
@@ -437,6 +437,11 @@ def _parts(manifest: RawManifest, where: str, keys: tuple[str, ...]) -> list[Des
         listed = value if isinstance(value, list) else [value]
         found += [Descriptor.from_json(entry, f"{where}@{manifest.digest}") for entry in listed]
     return found
+
+
+def _lists_referrers(entry: Descriptor) -> bool:
+    """Whether an entry is the index of an image's referrers, by its fallback tag (distribution-spec 1.1)."""
+    return is_digest(entry.annotations.get(REF_NAME, "").replace("-", ":", 1))
 
 
 def _tag_of(entry: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -105,3 +106,19 @@ def find_manifest(image: Base, record: Record, progress: ByteProgress) -> Manife
                 )
             return manifest
     raise ImageMismatch("no layer has the applied-patch manifest", where=where, expected=MANIFEST_PATH)
+
+
+def creation_time_of(labels: Mapping[str, str], where: str) -> int:
+    """The time that an image's label gives, in seconds since 1970.
+
+    Raises:
+        ImageMismatch: it gives none.
+    """
+    text = labels.get(f"{OCI}.created", "")
+    try:
+        found = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
+    except ValueError as error:
+        raise ImageMismatch(
+            "the image's time cannot be read", where=f"{where}: {OCI}.created", found=text[:40]
+        ) from error
+    return int(found.timestamp())

@@ -21,7 +21,7 @@ from builder.image.append import (
 from builder.image.document import json_object
 from builder.image.index import index_images
 from builder.image.layerindex import LayerIndex, read_files
-from builder.image.model import OCI_MANIFEST, ImageSource, Platform
+from builder.image.model import OCI_MANIFEST, ImageSource, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.image.rootfs import Files, Found, RootFS
 from builder.manifest import MANIFEST_PATH
@@ -209,28 +209,48 @@ def open_image(
         UsageError: the index has several platforms, and nobody chose.
     """
     manifest = source.get_manifest(identifier)
-    index = None
-    if manifest.is_index:
-        index = manifest.digest
-        children = {child.platform: child for child in index_images(manifest)}
-        if platform is None and len(children) != 1:
-            raise UsageError(
-                "the image index has several platforms: choose",
-                where=str(location),
-                found=", ".join(map(str, children)),
-                hint=" or ".join(f"--platform {there}" for there in children),
-            )
-        chosen = platform or next(iter(children))
-        if chosen not in children:
-            raise ImageMismatch(
-                "the image index has no image for the platform",
-                where=str(location),
-                expected=str(chosen),
-                found=", ".join(map(str, children)) or "no images",
-            )
-        manifest = source.get_manifest(children[chosen].digest)
+    if not manifest.is_index:
+        image = _read_image(location, source, manifest, None)
+        if platform not in (None, image.platform):
+            raise _no_image(location, str(platform), str(image.platform))
+        return image
+    children = {child.platform: child for child in index_images(manifest)}
+    if platform is None and len(children) != 1:
+        raise UsageError(
+            "the image index has several platforms: choose",
+            where=str(location),
+            found=", ".join(map(str, children)),
+            hint=" or ".join(f"--platform {there}" for there in children),
+        )
+    chosen = platform or next(iter(children))
+    if chosen not in children:
+        raise _no_image(location, str(chosen), ", ".join(map(str, children)) or "no images")
+    child = source.get_manifest(children[chosen].digest)
+    return _read_image(location, source, child, manifest.digest)
+
+
+def open_images(location: Reference | LayoutReference, source: ImageSource, identifier: str) -> list[Base]:
+    """The image, or every platform's image of an index (see :func:`open_image`)."""
+    manifest = source.get_manifest(identifier)
+    if not manifest.is_index:
+        return [_read_image(location, source, manifest, None)]
+    return [
+        _read_image(location, source, source.get_manifest(child.digest), manifest.digest)
+        for child in index_images(manifest)
+    ]
+
+
+def _read_image(
+    location: Reference | LayoutReference, source: ImageSource, manifest: RawManifest, index: str | None
+) -> Base:
     config = source.read_blob(base_config(manifest))
     return Base(source, location, index, manifest, config, platform_of(config))
+
+
+def _no_image(location: Reference | LayoutReference, expected: str, found: str) -> ImageMismatch:
+    return ImageMismatch(
+        "there is no image for the platform", where=str(location), expected=expected, found=found
+    )
 
 
 def labels_of(config: bytes) -> Mapping[str, str]:

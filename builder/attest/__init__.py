@@ -1,0 +1,1 @@
+"""Attestations: what was built from what, in formats that other tools read."""

@@ -1,0 +1,123 @@
+"""What is kept in the user's cache: how much of what, whether it is whole, and how to be rid of it.
+
+Everything in the cache can be made again; the lock and the images are elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import Unavailable
+
+# What each entry of the cache's directory is, by how its name begins.
+KINDS = {
+    "layers": "indexes of base layers",
+    "wheels": "release wheels as git objects",
+    "repository-": "clones of upstream repositories",
+    "series.git": "patched trees as git objects",
+    "probes": "answers of probes",
+}
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing in the cache.
+
+    Args:
+        path: a file or directory that can be removed as a whole.
+        kind: what it is, in words.
+        size: in bytes.
+        used: when it was last written or read, in seconds since 1970.
+    """
+
+    path: Path
+    kind: str
+    size: int
+    used: float
+
+
+def list_entries(cache: Path) -> list[Entry]:
+    """Everything in the cache, the largest first; each layer's index counts by itself.
+
+    Raises:
+        Unavailable: the directory cannot be read.
+    """
+    try:
+        found = [_entry(path, _kind(path.name)) for path in _parts(cache)]
+    except OSError as error:
+        raise Unavailable("the cache cannot be read", where=str(cache), found=error.strerror) from error
+    return sorted(found, key=lambda entry: (-entry.size, entry.path))
+
+
+def damaged(cache: Path) -> list[Path]:
+    """Indexes of layers whose bytes are not what their names say, and unfinished files."""
+    layers = cache / "layers"
+    wrong = [path for path in sorted(layers.glob("*.layer")) if not _is_whole(path)]
+    return wrong + sorted(layers.glob("*.tmp"))
+
+
+def prune(cache: Path, *, older_than: float) -> list[Entry]:
+    """Remove what was not used for a while, and what is damaged.
+
+    Args:
+        cache: the directory.
+        older_than: seconds; 0 removes everything.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        Unavailable: something cannot be removed.
+    """
+    wrong = set(damaged(cache))
+    limit = time.time() - older_than
+    gone = [entry for entry in list_entries(cache) if entry.used <= limit or entry.path in wrong]
+    for entry in gone:
+        _remove(entry.path)
+    return gone
+
+
+def _parts(cache: Path) -> Iterator[Path]:
+    for path in sorted(cache.iterdir()) if cache.is_dir() else ():
+        if path.name == "layers" and path.is_dir():
+            yield from sorted(path.iterdir())
+        elif path.suffix != ".lock":
+            yield path
+
+
+def _kind(name: str) -> str:
+    if name.endswith((".layer", ".tmp")):
+        return KINDS["layers"]
+    return next((kind for start, kind in KINDS.items() if name.startswith(start)), OTHER)
+
+
+def _entry(path: Path, kind: str) -> Entry:
+    size, used = 0, 0.0
+    for file in [path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())]:
+        facts = file.lstat()
+        size += facts.st_size
+        used = max(used, facts.st_mtime, facts.st_atime if file.is_file() else 0.0)
+    return Entry(path, kind, size, used)
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() == path.stem.rpartition("-")[2]
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            "part of the cache cannot be removed", where=str(path), found=error.strerror
+        ) from error

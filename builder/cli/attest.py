@@ -1,0 +1,96 @@
+"""``overlay attest``"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from builder.cli.options import platform_option, root_option
+from builder.cli.output import Progress, json_option, print_json, print_table, warn
+from builder.image.model import Platform
+from builder.image.reference import parse_location
+from builder.root import Root, find_root
+
+if TYPE_CHECKING:
+    from builder.attest.attach import Attached
+    from builder.base import Base
+    from builder.image.model import ImageSource
+
+_EXAMPLES = """\b
+Examples:
+  overlay attest registry.example/sglang:v0.5.20-glm53-flash-gb10 --sign-key key.pem
+  overlay attest registry.example/sglang@sha256:12ab… --list
+"""
+
+
+@click.command("attest", epilog=_EXAMPLES)
+@click.argument("image", metavar="IMAGE")
+@platform_option
+@click.option("--list", "only_list", is_flag=True, help="Attach nothing: list what is attached.")
+@click.option(
+    "--sign-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Sign the attestations with this ed25519 key (PEM).",
+)
+@root_option
+@json_option
+def command(
+    image: str, platform: str | None, only_list: bool, sign_key: Path | None, root: Path | None, as_json: bool
+) -> None:
+    """Attach attestations to an image that overlay made, from what is in it, and list all that is attached.
+
+    Provenance, the applied patches and a CycloneDX document, as OCI referrers. Twice is as once.
+    """
+    from builder.attest.attach import list_attached
+    from builder.image.location import identifier_of, open_source
+    from builder.image.registry import Network
+    from builder.trust.subject import open_image, open_images
+
+    location = parse_location(image)
+    progress = Progress()
+    listed: dict[str, list[Attached]] = {}
+    try:
+        with Network(warn=warn) as network:
+            source = open_source(location, network)
+            identifier = identifier_of(location)
+            if platform is None:
+                images = open_images(location, source, identifier)
+            else:
+                images = [open_image(location, source, identifier, Platform.parse(platform))]
+            for found in images:
+                if not only_list:
+                    _attach(source, found, find_root(root), sign_key, progress)
+                listed[found.manifest.digest] = list_attached(source, found.manifest.digest)
+    finally:
+        progress.close()
+    if as_json:
+        print_json({digest: [asdict(entry) for entry in entries] for digest, entries in listed.items()})
+        return
+    for digest, entries in listed.items():
+        click.echo(f"image     {location.name}@{digest}")
+        rows = [(e.digest[:19] + "…", e.artifact_type, e.predicate_type or "") for e in entries]
+        print_table(("ATTACHED", "TYPE", "PREDICATE"), rows)
+
+
+def _attach(source: ImageSource, image: Base, home: Root, sign_key: Path | None, progress: Progress) -> None:
+    from builder.attest.attach import attach_documents, attest_image
+
+    key: Any = None
+    if sign_key is not None:
+        from builder.attest.signature import read_signing_key
+
+        key = read_signing_key(sign_key)
+    patches = _patches_at_hand(home)
+    documents = attest_image(image, patches=patches, key=key, progress=progress.transfer)
+    attach_documents(source, image.manifest.descriptor, documents)
+
+
+def _patches_at_hand(home: Root) -> dict[str, bytes]:
+    """Every patch file of this checkout by its SHA-256: an image's own are known again by that."""
+    files = [path.read_bytes() for path in sorted(home.patches.glob("*/*.patch")) if path.is_file()]
+    return {hashlib.sha256(data).hexdigest(): data for data in files}

@@ -1,0 +1,84 @@
+"""``overlay cache``"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from builder.cache import Entry, damaged, list_entries, prune
+from builder.cli.output import json_option, print_json, print_table
+from builder.root import cache_path
+
+_DAY = 24 * 3600.0
+
+
+@click.group("cache")
+def command() -> None:
+    """What overlay keeps on this machine: all of it can be made again."""
+
+
+@command.command("list", epilog="Example: overlay cache list --json")
+@json_option
+def list_cache(as_json: bool) -> None:
+    """What is in the cache, how large it is, and when it was used last."""
+    cache = cache_path()
+    entries, wrong = list_entries(cache), set(damaged(cache))
+    if as_json:
+        print_json(
+            {"path": str(cache), "size": _total(entries), "entries": [_facts(e, wrong) for e in entries]}
+        )
+        return
+    print_table(
+        ("SIZE", "USED", "WHAT", "NAME"),
+        [
+            (
+                f"{entry.size:,}",
+                _date(entry),
+                entry.kind + (" (damaged)" if entry.path in wrong else ""),
+                str(entry.path.relative_to(cache)),
+            )
+            for entry in entries
+        ],
+    )
+    click.echo(f"{_total(entries):,} bytes in {cache}")
+
+
+@command.command("prune", epilog="Example: overlay cache prune --unused 30")
+@click.option(
+    "--unused",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="DAYS",
+    help="Remove what was not used for so many days; 0 removes everything.",
+)
+@json_option
+def prune_cache(unused: float, as_json: bool) -> None:
+    """Remove what is damaged or was not used for a while."""
+    gone = prune(cache_path(), older_than=unused * _DAY)
+    if as_json:
+        print_json({"removed": [str(entry.path) for entry in gone], "size": _total(gone)})
+        return
+    for entry in gone:
+        click.echo(f"removed   {entry.path}")
+    click.echo(f"{_total(gone):,} bytes freed")
+
+
+def _total(entries: list[Entry]) -> int:
+    return sum(entry.size for entry in entries)
+
+
+def _date(entry: Entry) -> str:
+    return datetime.fromtimestamp(entry.used, UTC).strftime("%Y-%m-%d")
+
+
+def _facts(entry: Entry, wrong: set[Path]) -> dict[str, object]:
+    return {
+        "path": str(entry.path),
+        "kind": entry.kind,
+        "size": entry.size,
+        "used": _date(entry),
+        "damaged": entry.path in wrong,
+    }

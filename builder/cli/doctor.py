@@ -1,0 +1,69 @@
+"""``overlay doctor``"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from builder.cli.options import root_option
+from builder.cli.output import json_option, paint, print_json, warn
+from builder.doctor import Finding, State, check_cache, check_engine, check_git, check_registries
+from builder.errors import UsageError
+from builder.image.reference import Reference, parse_location
+from builder.root import Root, cache_path, find_root
+from builder.spec import read_spec
+
+_COLORS = {State.GOOD: "green", State.MISSING: "yellow", State.BROKEN: "red"}
+
+
+@click.command("doctor", epilog="Example: overlay doctor registry.example/sglang")
+@click.argument("repositories", metavar="[REF]...", nargs=-1)
+@click.option("--offline", is_flag=True, help="Ask no registry.")
+@root_option
+@json_option
+def command(repositories: tuple[str, ...], offline: bool, root: Path | None, as_json: bool) -> None:
+    """Is everything there that overlay needs? Exit 8 if something is broken.
+
+    Asks the given repositories, else those that the specs name as bases. Nothing is changed.
+    """
+    from builder.image.registry import Network
+
+    findings = [check_git(), check_cache(cache_path()), *check_engine()]
+    if not offline:
+        references = [_reference(text) for text in repositories] or _bases(find_root(root))
+        with Network(warn=warn) as network:
+            findings += check_registries(references, network)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    if any(finding.state is State.BROKEN for finding in findings):
+        click.get_current_context().exit(8)
+
+
+def _reference(text: str) -> Reference:
+    location = parse_location(text)
+    if not isinstance(location, Reference):
+        raise UsageError("doctor asks registries; a layout needs no asking", found=text)
+    return location
+
+
+def _bases(home: Root) -> list[Reference]:
+    """The specs' base images, each repository once, with a digest that should be there."""
+    found: dict[str, Reference] = {}
+    for name in home.names():
+        base = read_spec(home.spec_path(name)).base
+        reference = _reference(base.image)
+        found.setdefault(reference.name, replace(reference, tag=None, digest=base.index))
+    return list(found.values())
+
+
+def _print(findings: list[Finding]) -> None:
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        state = paint(f"{finding.state:<8}", _COLORS[finding.state])
+        click.echo(f"{state}{finding.name:<{width}}  {finding.text}")
+        if finding.hint:
+            click.echo(f"{'':<8}{'':<{width}}  {finding.hint}")
