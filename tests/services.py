@@ -38,6 +38,7 @@ PRIVATE_ENGINE = "OVERLAY_TEST_PRIVATE_ENGINE"  # set to 1 to be given an engine
 
 # Debian's package for each program. podman is left out: buildah pulls with the same library and is smaller.
 # faketime runs a build under another clock; openssl makes certificates for registries of the tests.
+# chromium shows the page of `overlay diff --html`.
 PACKAGES = {
     "dockerd": "docker.io",
     "docker-registry": "docker-registry",
@@ -45,6 +46,8 @@ PACKAGES = {
     "buildah": "buildah",
     "faketime": "faketime",
     "openssl": "openssl",
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
 }
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
@@ -97,7 +100,7 @@ def start_services(state: Path, running: ExitStack) -> tuple[dict[str, str], lis
         environment[DOCKER_HOST] = engine
     except MissingError as reason:
         missing.append(str(reason))
-    programs = ("skopeo", "buildah", "faketime", "openssl")
+    programs = ("skopeo", "buildah", "faketime", "openssl", "chromium", "chromedriver")
     missing += [f"no {name}" for name in programs if not find_program(name)]
     return environment, missing
 

@@ -129,7 +129,8 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
     known = list(known_releases(home.path))
     report = judge(subject, [target], home.probes, cache, known=known, say=say)
     retired = {
-        found.patch: f"{found.verdict.word} since {found.evidence.history or found.target}: {found.verdict.why}"
+        found.patch: f"{found.verdict.word} since {found.evidence.history or found.target}: "
+        + found.verdict.why
         for found in report.judgements
         if found.verdict.retirable
     }
@@ -294,9 +295,8 @@ def _check_accepted(
     if not open_:
         return
     tree.write_state(replace(state, shown=(*state.shown, *(move.name for move in open_))))
-    why = {
-        move.name: "" if says_no_probe(patches[move.name]) else " (and it does not say why)" for move in open_
-    }
+    silent = {move.name for move in open_ if not says_no_probe(patches[move.name])}
+    why = {move.name: " (and it does not say why)" if move.name in silent else "" for move in open_}
     raise PatchConflict(
         f"{len(open_)} merged patches have no probe that vouches for them",
         where=str(tree.path),
@@ -360,7 +360,8 @@ def _changes(
     before = log.read_text("utf-8") if log.is_file() else ""
     version = text.get(("version",)) or ""
     left_out = f"; left out: {', '.join(state.retired)}" if state.retired else ""
-    line = f"{settings.new_name} {version}: {spec.upstream.release} to {series}, {len(written)} patches{left_out}"
+    moved = f"{spec.upstream.release} to {series}, {len(written)} patches{left_out}"
+    line = f"{settings.new_name} {version}: {moved}"
     changes[CHANGELOG] = with_changelog(before, today(), line).encode()
     return changes, unpinned
 

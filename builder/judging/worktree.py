@@ -221,7 +221,7 @@ class WorkTree:
                     "a commit does not say which patch it is",
                     where=f"{self.path}: {commit[:12]} {head.subject.decode(errors='replace')}",
                     expected=f"one trailer {NAME_TRAILER}: NAME, of {', '.join(state.order)}",
-                    hint="squash it into the commit of its patch: git commit --fixup, git rebase -i --autosquash",
+                    hint="squash it into its patch: git commit --fixup, git rebase -i --autosquash",
                 )
             before, after = (self._changed(commit, side) for side in (f"{commit}^", commit))
             found.append(Carried(names[0], commit, head.without_trailer(NAME_TRAILER), before, after))
@@ -309,10 +309,14 @@ class WorkTree:
             f"{name} conflicts; it is open in a work tree, as git leaves it",
             where=str(self.path),
             found="; ".join(self._unmerged()) or " ".join(lines),
-            hint="resolve the files, git add them, then run overlay rebase NAME --continue (or --abort)",
+            hint=self._how_to_go_on(),
             details=re.sub(r"^index .*\n", "", out, flags=re.MULTILINE)[:20_000],
             facts={"patch": name, "worktree": str(self.path), "files": self._unmerged()},
         )
+
+    def _how_to_go_on(self) -> str:
+        name = self.state().settings.get("name", "NAME")
+        return f"resolve the files, git add them, then: overlay rebase {name} --continue (or --abort)"
 
     def _unmerged(self) -> list[str]:
         out = self.git("diff", "--name-only", "--diff-filter=U", "-z")
@@ -323,6 +327,6 @@ class WorkTree:
             f"{name} is not resolved",
             where=str(self.path),
             found=", ".join(files),
-            hint="resolve the files, git add them, then run overlay rebase NAME --continue (or --abort)",
+            hint=self._how_to_go_on(),
             facts={"patch": name, "worktree": str(self.path), "files": list(files)},
         )
