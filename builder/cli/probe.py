@@ -24,13 +24,29 @@ _COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yell
     "\b\n"
     "  overlay probe v0.5.17 v0.5.20 overlay:glm53-flash-gb10\n"
     "  overlay probe ~/src/sglang --only shm-broadcast-host-ip\n"
-    "  overlay probe ~/src/sglang@main --json",
+    "  overlay probe ~/src/sglang@main --json\n"
+    "  overlay probe overlay:glm53-flash-gb10 --compile",
 )
 @click.argument("trees", nargs=-1, required=True, metavar="TREE|overlay:NAME|RELEASE...")
 @click.option("--only", multiple=True, metavar="PROBE", help="Run this probe alone; can be repeated.")
 @click.option("--markdown", is_flag=True, help="Print the matrix as Markdown.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=30, show_default=True, help="Seconds for one probe."
+)
+@click.option(
+    "--compile",
+    "evidence",
+    flag_value="compile",
+    help="Instead: what the tree's attention kernels ask for, says the compiler (extra kernels).",
+)
+@click.option(
+    "--tile-map", "evidence", flag_value="tile-map", help="Instead: the same for every tile in reach."
+)
+@click.option(
+    "--gpu",
+    "evidence",
+    flag_value="gpu",
+    help="Instead: run the tree's attention kernels on this GPU against a float32 reference.",
 )
 @click.option("--fresh", is_flag=True, help="Run every probe, also where its answer is known from before.")
 @root_option
@@ -40,6 +56,7 @@ def command(
     only: tuple[str, ...],
     markdown: bool,
     timeout: float,
+    evidence: str | None,
     fresh: bool,
     root: Path | None,
     as_json: bool,
@@ -57,6 +74,14 @@ def command(
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other")
     home = find_root(root)
+    if evidence:
+        from builder.cli.evidence import show_evidence
+
+        if len(trees) != 1:
+            raise UsageError("evidence is taken from one tree at a time", found=" ".join(trees))
+        named_tree = find_tree(trees[0], home, cache_path(), Progress())
+        show_evidence(evidence, named_tree, as_json=as_json)
+        return
     probes = find_probes(home.probes, only)
     kept = None if fresh else cache_path() / "probes"
     progress = Progress()

@@ -92,6 +92,26 @@ class CompileReport:
         lines += [self._row(kernel) for kernel in self.kernels]
         return "\n".join(lines) + "\n"
 
+    def grid(self) -> str:
+        """The same as one table of tiles by heads, for maps: what fits is set in bold."""
+        tiles = list(dict.fromkeys(kernel.tile for kernel in self.kernels))
+        heads = sorted({kernel.heads for kernel in self.kernels})
+        asked = {(k.tile, k.heads): k.shared for k in self.kernels}
+        lines = [
+            f"| block_I/num_stages/threads | {' | '.join(f'{count} heads' for count in heads)} |",
+            "|---|" + "---|" * len(heads),
+        ]
+        lines += [
+            f"| {tile} | {' | '.join(self._cell(asked.get((tile, count))) for count in heads)} |"
+            for tile in tiles
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _cell(self, shared: int | None) -> str:
+        if shared is None:
+            return "does not lower"
+        return f"**{shared:,} B**" if shared <= self.limit else f"{shared:,} B"
+
     def _row(self, kernel: Lowered) -> str:
         asked = f"{kernel.shared:,} B" if kernel.shared is not None else kernel.refusal.replace("|", "/")
         fits = "yes" if kernel.shared is not None and kernel.shared <= self.limit else "no"

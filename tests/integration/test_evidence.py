@@ -16,6 +16,7 @@ from builder.evidence.gpu import Comparison, GpuReport
 from builder.evidence.worker import run_worker
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
+from tests.conftest import Overlay
 
 KERNELS = "python/sglang/kernels/ops/attention/dsa/tilelang_kernel.py"
 TREE = MappingTree({KERNELS: b"raise SystemExit('the tree was run')\n"})
@@ -89,3 +90,15 @@ def test_wrong_result_is_shown_and_counted() -> None:
     assert "1 of 2 within their bounds" in report.markdown()
     assert "**33 values are not finite**" in report.markdown()
     assert report.as_json()["failed"] == 1
+
+
+@pytest.mark.parametrize("option", ["--compile", "--tile-map", "--gpu"])
+@pytest.mark.usefixtures("no_torch")
+def test_command_says_what_is_missing_and_exits_2(overlay: Overlay, tmp_path: Path, option: str) -> None:
+    tree = tmp_path / "tree" / Path(KERNELS).parent
+    tree.mkdir(parents=True)
+    (tmp_path / "tree" / KERNELS).write_text("raise SystemExit('the tree was run')\n")
+    command = overlay.with_environment(PYTHONPATH=str(tmp_path))
+    run = command("probe", tmp_path / "tree", option).check(2)
+    assert "torch cannot be imported" in run.err
+    assert "sglang-overlay[kernels]" in run.err
