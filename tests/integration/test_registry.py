@@ -370,6 +370,13 @@ def test_a_failure_that_stays_ends_with_nothing_tagged(
     assert len(proxy.seen) < 100
 
 
+def test_a_blob_whose_answer_was_lost_is_not_sent_again(behind: Repository, proxy: FaultyProxy) -> None:
+    proxy.fail("PUT", "/uploads/", faulty.lose_answer)
+    behind.put_blob(blob(LAYER), LAYER)
+    assert proxy.count("POST", "/uploads/") == proxy.count("PUT", "/uploads/") == 1
+    assert behind.read_blob(blob(LAYER)) == LAYER
+
+
 def test_a_manifest_whose_every_answer_is_lost_is_found_to_be_stored(
     behind: Repository, registry: Registry, proxy: FaultyProxy
 ) -> None:
