@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from builder.cli.options import complete_overlay, root_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table
+from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from builder.judging.judge import Judgement, Report
     from builder.judging.memory import Change
     from builder.judging.retire import Retirement
+    from builder.judging.target import Target
     from builder.root import Root
 
 _COLORS = {
@@ -146,19 +148,13 @@ def _judge_all(
     progress, cache = Progress(), cache_path()
     reports = []
     try:
+        seen = _images(images, cache, progress)
         for name in dict.fromkeys(names):
             subject, spec = read_subject(name, home, cache, url=url, progress=progress)
-            targets = find_targets(
-                spec,
-                subject,
-                upstreams,
-                images,
-                cache,
-                url=url,
-                source=source,
-                root=home.path,
-                progress=progress,
-            )
+            targets = seen
+            if upstreams or not images:
+                asked = partial(find_targets, spec, subject, upstreams, cache, url=url, source=source)
+                targets = asked(root=home.path, progress=progress) + seen
             known = list(known_releases(home.path))
             reports.append(
                 judge(subject, targets, home.probes, cache, known=known, timeout=timeout, say=progress)
@@ -166,6 +162,14 @@ def _judge_all(
     finally:
         progress.close()
     return reports
+
+
+def _images(images: tuple[str, ...], cache: Path, progress: Progress) -> list[Target]:
+    if not images:
+        return []
+    from builder.judging.imagetree import image_target
+
+    return [image_target(image, cache, progress.transfer, warn) for image in images]
 
 
 def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:
@@ -302,7 +306,8 @@ def _show_difference(names: tuple[str, ...], home: Root, as_json: bool, markdown
     from builder.root import cache_path
 
     progress = Progress()
-    left, right = (read_side(name, home, cache_path(), progress) for name in names)
+    read = partial(read_side, transfer=progress.transfer, warn=warn)
+    left, right = (read(name, home, cache_path(), progress) for name in names)
     progress.close()
     difference = compare(left, right)
     if as_json:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.apply import apply_series
+from builder.base import ByteProgress
 from builder.judging.subject import read_subject
 from builder.manifest import Manifest, read_manifest
 from builder.root import Root
@@ -62,14 +63,24 @@ class Difference:
         return "\n".join(lines) + "\n"
 
 
-def read_side(name: str, home: Root, cache: Path, progress: Progress) -> Side:
-    """What a user names: an overlay, or the file of an applied-patch manifest.
+def read_side(
+    name: str,
+    home: Root,
+    cache: Path,
+    progress: Progress,
+    *,
+    transfer: ByteProgress,
+    warn: Callable[[str], None],
+) -> Side:
+    """What a user names: an overlay, an image that overlay made, or the file of its manifest.
 
     Args:
-        name: the overlay's name, or a path that ends in ``.json``.
+        name: the overlay's name, a reference or ``oci:DIR``, or a path that ends in ``.json``.
         home: where overlays are.
         cache: where sources are kept.
         progress: told what takes time.
+        transfer: makes a byte counter for a layer that is read.
+        warn: told what a person should know although the work goes on.
 
     Raises:
         InvalidInput: there is no such overlay.
@@ -78,6 +89,8 @@ def read_side(name: str, home: Root, cache: Path, progress: Progress) -> Side:
     """
     if name.endswith(".json") and Path(name).is_file():
         return manifest_side(name, read_manifest(Path(name).read_bytes(), where=name))
+    if name not in home.names() and any(mark in name for mark in "/:@"):
+        return _image_side(name, transfer, warn)
     subject, spec = read_subject(name, home, cache, progress=progress)
     series = subject.series
     applied = apply_series(series, subject.pin.files(series.paths), subject.pin.main.store, drop=subject.drop)
@@ -94,6 +107,22 @@ def read_side(name: str, home: Root, cache: Path, progress: Progress) -> Side:
     }
     files = {path: source.blob if source else None for path, source in applied.after.items()}
     return Side(name, facts, {patch.name: patch.sha256 for patch in series.patches}, files)
+
+
+def _image_side(name: str, transfer: ByteProgress, warn: Callable[[str], None]) -> Side:
+    """An image by its manifest; of an index, the first platform's: patches and sources are the same for
+    all."""
+    from builder.image.location import identifier_of, open_source
+    from builder.image.reference import parse_location
+    from builder.image.registry import Network
+    from builder.trust.record import find_manifest, read_record
+    from builder.trust.subject import labels_of, open_images
+
+    location = parse_location(name)
+    with Network(warn=warn) as network:
+        image = open_images(location, open_source(location, network), identifier_of(location))[0]
+        record = read_record(labels_of(image.config), f"{location.name}@{image.manifest.digest}")
+        return manifest_side(name, find_manifest(image, record, transfer))
 
 
 def manifest_side(name: str, manifest: Manifest) -> Side:

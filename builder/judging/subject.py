@@ -43,7 +43,6 @@ def find_targets(
     spec: Spec,
     subject: Subject,
     upstreams: Sequence[str],
-    images: Sequence[str],
     cache: Path,
     *,
     url: str | None,
@@ -56,7 +55,6 @@ def find_targets(
     Args:
         spec, subject: of the overlay.
         upstreams: what ``--upstream`` names (see :func:`builder.judging.target.find_target`).
-        images: what ``--image`` names.
         cache: where sources are kept.
         url: a mirror or local path of the upstream repository.
         source: for releases: ``wheel``, ``repository`` or ``auto``.
@@ -68,16 +66,11 @@ def find_targets(
         Unavailable: it cannot be fetched.
     """
     targets = []
-    names = expand_names(tuple(upstreams), spec.upstream, root) if upstreams or not images else []
-    for name in names:
+    for name in expand_names(tuple(upstreams), spec.upstream, root):
         if name == spec.upstream.release and source == "auto":
             targets.append(pin_target(spec.upstream, subject.pin))
         else:
             targets.append(
                 find_target(name, spec.upstream, cache, url=url, source=source, root=root, progress=progress)
             )
-    if images:
-        from builder.judging.imagetree import image_target
-
-        targets += [image_target(image, spec, cache, progress) for image in images]
     return targets
