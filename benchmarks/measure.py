@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+LAUNCH = Path(__file__).with_name("launch.py")
 
 
 class FailedError(Exception):
@@ -63,25 +65,29 @@ class Series:
 
 
 def measure(command: Sequence[str], environment: Mapping[str, str], directory: Path) -> Sample:
-    """Run ``command`` once.
+    """Run ``command`` once; its first word is the program's path.
 
     Raises:
         FailedError: it did not exit with 0.
     """
     read, write = os.pipe()
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        command, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=write, stderr=write
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(LAUNCH), str(write), *command],
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=[write],
+        check=False,
     )
     os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        out = pipe.read().decode(errors="replace")
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise FailedError(f"{' '.join(command)}: exit {process.returncode}\n{out}")
-    return Sample(seconds, usage.ru_maxrss * 1024, out)
+    out = done.stdout.decode(errors="replace")
+    with os.fdopen(read) as report:
+        words = report.read().split()
+    if len(words) != 3 or words[0] != "0":
+        raise FailedError(f"{' '.join(command)}: exit {words[:1]}\n{out}")
+    return Sample(float(words[1]), int(words[2]) * 1024, out)
 
 
 def repeat(name: str, runs: int, once: Callable[[int], Sample]) -> Series:

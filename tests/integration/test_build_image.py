@@ -18,9 +18,17 @@ from tests.integration.conftest import Engine, PushedBase, Registry, with_source
 from tests.integration.judge import MANIFEST, OVERLAY, Judgement, flattened, in_image
 from tests.integration.layouts import Layout, files_of_layer
 
-
 # What a new image says of itself, whatever the base's says (`base.*` is said by bases that have a base).
-REPLACED_LABELS = ("base.name", "base.digest", "revision", "source", "version", "created", "title", "description")
+REPLACED_LABELS = (
+    "base.name",
+    "base.digest",
+    "revision",
+    "source",
+    "version",
+    "created",
+    "title",
+    "description",
+)
 
 
 def build(overlay: Overlay, base: str, wheel: Path, *options: object) -> Run:
