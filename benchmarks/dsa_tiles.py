@@ -3,8 +3,8 @@
     python -m benchmarks.dsa_tiles DIRECTORY > table.md
 
 DIRECTORY holds ``python/sglang`` with the patch ``dsa-tilelang-smem``; its choice of tile rests on this
-table. Needs the extra ``kernels`` and a GPU; takes some minutes, most of them in nvcc. The times are medians of
-CUDA graph replays over index tables that point into a pool larger than any cache, at top-k 2048.
+table. Needs the extra ``kernels`` and a GPU; takes some minutes, most of them in nvcc. The times are medians
+of CUDA graph replays over index tables that point into a pool larger than any cache, at top-k 2048.
 """
 
 from __future__ import annotations
