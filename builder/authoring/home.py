@@ -47,8 +47,12 @@ class Home:
     def path(self, patch: str) -> Path:
         return self.directory / f"{patch}.patch"
 
-    def write(self, patches: Sequence[tuple[str, bytes]]) -> None:
-        """Make the series exactly these patches: the files first, the list last, then what is gone."""
+    def write(self, patches: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Make the series exactly these patches: the files first, the list then, last what is gone.
+
+        Returns:
+            The patches that were in the series and are no more.
+        """
         before = self.order()
         for name, data in patches:
             path = self.path(name)
@@ -56,9 +60,10 @@ class Home:
                 write_whole(path, data)
         names = [name for name, _ in patches]
         self.write_order(names)
-        for name in before:
-            if name not in names:
-                self.path(name).unlink(missing_ok=True)
+        gone = [name for name in before if name not in names]
+        for name in gone:
+            self.path(name).unlink(missing_ok=True)
+        return gone
 
     def order(self) -> list[str]:
         """The names in the list, in order."""

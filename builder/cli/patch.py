@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from builder.authoring.export import Exported, apply_home, as_mailbox, export_applied, write_directory
+from builder.apply import try_series
+from builder.authoring.branch import write_branch
+from builder.authoring.canonical import Draft, write_patches
+from builder.authoring.checkout import holds_current_work, open_worktree, series_key, state_path, worktree_of
+from builder.authoring.export import (
+    Exported,
+    apply_home,
+    as_mailbox,
+    draft_of,
+    export_applied,
+    write_directory,
+)
 from builder.authoring.home import Home, find_home, pinned_upstream, series_names
 from builder.authoring.lint.finding import Finding
-from builder.cli.completion import complete_series
+from builder.authoring.refresh import difference, refresh_file
+from builder.authoring.skeleton import DEFAULT_AUTHOR, patch_head
+from builder.authoring.worktree import WorkTree
+from builder.cli.completion import complete_patch, complete_series
 from builder.cli.options import root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
-from builder.errors import PatchConflict, UsageError
+from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore
 from builder.lock import write_whole
+from builder.patch import check_patch_name
 from builder.root import cache_path, find_root
 from builder.upstream import Upstream
 
@@ -43,6 +60,7 @@ def command() -> None:
     help="A quilt directory, one mailbox for git am, or a branch of a git repository.",
 )
 @click.option("--output", metavar="PATH|-", help="Where to (default: the series' own directory).")
+@click.option("--branch", metavar="NAME", help="With --format branch (default: overlay/SERIES).")
 @source_options
 @root_option
 @json_option
@@ -52,6 +70,7 @@ def export(
     restack: bool,
     kind: str,
     output: str | None,
+    branch: str | None,
     source: str,
     upstream_url: str | None,
     wheel: Path | None,
@@ -71,20 +90,151 @@ def export(
         raise UsageError(f"--format {kind} needs a place to write to", hint="name it with --output")
     home = find_home(find_root(root), series)
     upstream = _upstream(home, source, upstream_url, wheel)
-    exported = export_applied(apply_home(home, upstream, _store()))
-    for patch in exported:
-        if patch.kept:
-            warn(f"{patch.name} is left as it is: it {patch.kept}")
+    worktree = _worktree(home)
+    elsewhere = output is not None and worktree.exists()
+    from_worktree = not restack and not check and (elsewhere or holds_current_work(worktree, home, upstream))
+    drafts = _worktree_drafts(worktree) if from_worktree else None
+    exported = _export_drafts(home, drafts) if drafts is not None else _export_files(home, upstream)
     if check:
         _check(home, exported, as_json)
     elif kind == "mbox":
         _write_mailbox(str(output), exported)
+    elif kind == "branch":
+        name = branch or f"overlay/{home.name}"
+        drafts = drafts or [draft_of(report) for report in apply_home(home, upstream).reports]
+        tip = write_branch(Path(str(output)), name, home.spec.upstream.commit, drafts)
+        click.echo(f"{len(drafts)} commits on {name}, at {tip[:12]}")
     elif output is not None:
         write_directory(Path(output), exported)
         click.echo(f"{len(exported)} patches in {output}")
     else:
-        home.write([(patch.name, patch.data) for patch in exported])
-        _say_exported(exported, as_json)
+        gone = home.write([(patch.name, patch.data) for patch in exported])
+        if from_worktree:
+            worktree.mark_exported(series_key(home, upstream))
+        _say_exported(exported, as_json, gone)
+
+
+@command.command("edit", epilog="Example: overlay patch edit v0.5.20 shm-broadcast-host-ip")
+@series_argument
+@click.argument("patch", required=False, shell_complete=complete_patch)
+@source_options
+@root_option
+@json_option
+def edit(
+    series: str,
+    patch: str | None,
+    source: str,
+    upstream_url: str | None,
+    wheel: Path | None,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Open a git work tree of the series: the release, and one commit a patch on top of it.
+
+    With PATCH, a rebase stops at its commit, to be amended. Work goes on where it was left; overlay patch
+    export writes it back. The work tree is never thrown away while it holds work.
+    """
+    home = find_home(find_root(root), series)
+    upstream = _upstream(home, source, upstream_url, wheel)
+    worktree = _open(home, upstream)
+    if patch:
+        worktree.require_settled()
+        worktree.stop_at(patch)
+    state = worktree.state()
+    if as_json:
+        facts = {"busy": state.busy, "dirty": state.dirty, "unexported": state.unexported}
+        print_json({"worktree": str(worktree.path), **facts})
+        return
+    click.echo(f"cd {worktree.path}")
+    if state.busy:
+        click.echo(f"a {state.busy} is under way: git commit --amend, then git {state.busy} --continue")
+    elif not state.idle:
+        click.echo("it holds work that is not exported")
+    click.echo(f"then: overlay patch export {home.name}")
+
+
+@command.command("refresh", epilog="Example: overlay patch refresh v0.5.20 dsa-tilelang-smem")
+@series_argument
+@click.argument("patch", shell_complete=complete_patch)
+@click.option("--dry-run", is_flag=True, help="Show the change and write nothing.")
+@source_options
+@root_option
+def refresh(
+    series: str,
+    patch: str,
+    dry_run: bool,
+    source: str,
+    upstream_url: str | None,
+    wheel: Path | None,
+    root: Path | None,
+) -> None:
+    """Fold the work tree's changes into PATCH and write the series back; or mend a patch edited by hand.
+
+    Where no work tree with changes is open, the patch file is read as it was meant (counts, lost blanks,
+    line endings), the change is shown, and the series is written anew.
+    """
+    home = find_home(find_root(root), series)
+    upstream = _upstream(home, source, upstream_url, wheel)
+    worktree = _worktree(home)
+    if worktree.exists() and (worktree.state().dirty or worktree.state().busy):
+        state = worktree.state()
+        if state.busy:
+            raise worktree.stopped(state.busy)
+        if dry_run:
+            click.echo("\n".join(state.dirty))
+            return
+        worktree.fold(patch)
+        exported = _export_drafts(home, worktree.drafts())
+    else:
+        refreshed = refresh_file(home, upstream, patch)
+        for mend in refreshed.mends:
+            click.echo(f"{patch}.patch:{mend.line}: {mend.rule}: {mend.what}")
+        exported = list(refreshed.exported)
+    for one in exported:
+        if one.changed:
+            click.echo(difference(one))
+    if not dry_run:
+        gone = home.write([(one.name, one.data) for one in exported])
+        if worktree.exists() and worktree.state().idle is False:
+            worktree.mark_exported(series_key(home, upstream))
+        _say_exported(exported, as_json=False, gone=gone)
+
+
+@command.command("new", epilog="Example: overlay patch new v0.5.20 better-default")
+@series_argument
+@click.argument("patch")
+@click.option("--author", default=DEFAULT_AUTHOR, show_default=True, help="Who writes it.")
+@source_options
+@root_option
+def new(
+    series: str,
+    patch: str,
+    author: str,
+    source: str,
+    upstream_url: str | None,
+    wheel: Path | None,
+    root: Path | None,
+) -> None:
+    """Begin a patch at the end of the series: an empty commit in its work tree, with a message to fill in."""
+    home = find_home(find_root(root), series)
+    check_patch_name(patch, where="PATCH")
+    if patch in home.order():
+        raise InvalidInput("there is a patch of this name", where=str(home.path(patch)))
+    upstream = _upstream(home, source, upstream_url, wheel)
+    worktree = _open(home, upstream)
+    worktree.require_settled()
+    worktree.add_empty(patch, patch_head(author, today()))
+    click.echo(f"cd {worktree.path}")
+    click.echo("edit files, git commit --all --amend: say what the patch does where it says TODO")
+    click.echo(f"then: overlay patch export {home.name}")
+
+
+def today() -> datetime.date:
+    """The day that new things are dated by: SOURCE_DATE_EPOCH's, else this one in UTC."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    if seconds and seconds.isdigit():
+        return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).date()
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def _upstream(home: Home, source: str, url: str | None, wheel: Path | None) -> Upstream:
@@ -93,6 +243,48 @@ def _upstream(home: Home, source: str, url: str | None, wheel: Path | None) -> U
         return pinned_upstream(home, cache_path(), source=source, url=url, wheel=wheel, progress=progress)
     finally:
         progress.close()
+
+
+def _worktree(home: Home) -> WorkTree:
+    return worktree_of(home, state_path())
+
+
+def _open(home: Home, upstream: Upstream) -> WorkTree:
+    """The series' work tree, made where there is none."""
+    worktree = _worktree(home)
+    series = home.series()
+    applied = try_series(series, upstream.files(series.paths), drop=home.drop)
+    for report in applied.reports:
+        if report.dropped:
+            paths = ", ".join(path for path, _ in report.dropped)
+            raise InvalidInput(
+                "patch has files that the release lacks, which a work tree cannot hold",
+                where=str(home.path(report.patch.name)),
+                found=paths,
+                hint="take these files out of the patch",
+            )
+    open_worktree(worktree, home, upstream, applied)
+    return worktree
+
+
+def _worktree_drafts(worktree: WorkTree) -> list[Draft]:
+    worktree.require_settled()
+    return worktree.drafts()
+
+
+def _export_drafts(home: Home, drafts: Sequence[Draft]) -> list[Exported]:
+    paths = [home.path(draft.name) for draft in drafts]
+    now = [path.read_bytes() if path.is_file() else None for path in paths]
+    written = zip(drafts, write_patches(drafts), now, strict=True)
+    return [Exported(draft.name, data, before) for draft, data, before in written]
+
+
+def _export_files(home: Home, upstream: Upstream) -> list[Exported]:
+    exported = export_applied(apply_home(home, upstream, _store()))
+    for patch in exported:
+        if patch.kept:
+            warn(f"{patch.name} is left as it is: it {patch.kept}")
+    return exported
 
 
 def _store() -> GitStore:
@@ -112,13 +304,16 @@ def _check(home: Home, exported: Sequence[Exported], as_json: bool) -> None:
     _say_exported(exported, as_json)
 
 
-def _say_exported(exported: Sequence[Exported], as_json: bool) -> None:
+def _say_exported(exported: Sequence[Exported], as_json: bool, gone: Sequence[str] = ()) -> None:
     if as_json:
-        print_json({"patches": [{"name": patch.name, "changed": patch.changed} for patch in exported]})
+        patches = [{"name": patch.name, "changed": patch.changed} for patch in exported]
+        print_json({"patches": patches, "removed": list(gone)})
         return
     changed = [patch.name for patch in exported if patch.changed]
     for name in changed:
-        click.echo(f"{paint('wrote', 'green')}  {name}")
+        click.echo(f"{paint('wrote', 'green')}    {name}")
+    for name in gone:
+        click.echo(f"{paint('removed', 'yellow')}  {name}")
     click.echo(
         f"{len(exported)} patches, {len(changed)} written anew, {len(exported) - len(changed)} as they were"
     )

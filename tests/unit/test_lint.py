@@ -171,7 +171,8 @@ def test_trailer_that_breaks_its_rule_is_found(workshop: Workshop, rule: str, tr
         "Upstream-Status: Inappropriate [only for GB10]",
         "Upstream-Status: Pending\nBug: https://a.example/1\nBug: https://a.example/2\nForwarded: not-needed",
         "Upstream-Status: Pending\nOrigin: upstream, https://a.example/1\nApplied-Upstream: 1, https://a.example/2",
-        "Upstream-Status: Pending\nLast-Update: 2024-02-29\nOverlay-Hardware: 12.1\nOverlay-Drop-After: v0.5.20",
+        "Upstream-Status: Pending\nLast-Update: 2024-02-29\nOverlay-Hardware: 12.1",
+        "Upstream-Status: Pending\nOverlay-Drop-After: v0.5.20",
     ],
 )
 def test_trailers_of_the_format_are_accepted(workshop: Workshop, trailers: str) -> None:
