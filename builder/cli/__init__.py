@@ -24,8 +24,10 @@ COMMANDS = {
     "cache": ("cache", "What overlay keeps on this machine, and how to be rid of it."),
     "probe": ("probe", "Run the probes on source trees: is the defect there?"),
     "patch": ("patch", "Write patches like code: import, edit, refresh, export, lint."),
+    "new": ("new", "Write a new overlay's spec, starting from another one."),
     "diff": ("diff", "Which patches has upstream made unnecessary?"),
     "rebase": ("rebase", "Carry a series to another release; what upstream has is left out."),
+    "launch": ("launch", "The command line for each rank."),
     "base": ("base", "Small base images to try and to test with."),
 }
 
