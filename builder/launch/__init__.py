@@ -1,0 +1,1 @@
+"""How an image is started on every node: known arguments, fitting addresses, sufficient memory."""
