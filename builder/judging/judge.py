@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from builder.errors import InvalidInput
 from builder.judging.dependency import Pin, compare_pins, read_pins, with_pins
 from builder.judging.evidence import Behaviour, Dependency, Evidence, History, TextEvidence
 from builder.judging.history import Range, bisect, by_releases, commits_between, pickaxe
-from builder.judging.scratch import Scratch
+from builder.judging.scratch import open_scratch
 from builder.judging.target import Target
 from builder.judging.text import MergedSeries, merge_series
 from builder.judging.verdict import Verdict, decide
@@ -160,13 +159,11 @@ class _Bench:
     def judge(self, target: Target) -> tuple[list[Judgement], MergedSeries]:
         """Every patch on one target."""
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="overlay-judging-")))
+            scratch = stack.enter_context(open_scratch())
             witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
             tree = pristine_tree(target.upstream)
             subject = self.subject
-            merged = merge_series(
-                subject.series, subject.pin, target.upstream, Scratch(directory), drop=subject.drop
-            )
+            merged = merge_series(subject.series, subject.pin, target.upstream, scratch, drop=subject.drop)
             case = _Case(self, target, witness, tree, merged)
             return [case.judge(patch) for patch in subject.series.patches], merged
 

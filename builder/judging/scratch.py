@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
 
 from builder.apply import SourceFile
 from builder.errors import Unavailable
@@ -20,6 +23,9 @@ from builder.gitstore import GitError, GitStore
 from builder.upstream import Mount
 
 Files = Mapping[str, SourceFile]
+
+MEMORY_WANTED = 512 << 20
+"""Bytes that must be free in memory for files before they are used for a scratch repository."""
 
 _WHO = b"overlay <overlay@localhost> 0 +0000"
 # A handful of files stands for a whole tree: what git would conclude from whole directories does not hold.
@@ -63,6 +69,18 @@ def borrow_objects(store: GitStore, mounts: Sequence[Mount]) -> None:
                 store.git("config", key, value)
 
 
+@contextmanager
+def open_scratch() -> Iterator[Scratch]:
+    """A scratch repository that is gone afterwards; in memory where the system has room for files there.
+
+    Thousands of small files are written for a large series, and only for a second.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there, as in any other
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > MEMORY_WANTED
+    with tempfile.TemporaryDirectory(dir=memory if roomy else None, prefix="overlay-judging-") as directory:
+        yield Scratch(Path(directory))
+
+
 class Scratch:
     """A bare repository in ``directory`` (which must exist and be empty).
 
@@ -74,6 +92,7 @@ class Scratch:
         self.store = GitStore.create(directory / "scratch.git")
         self._objects = self.store.path / "objects"
         self._written: set[str] = set()
+        self._directories: set[str] = set()
 
     def borrow(self, mounts: Sequence[Mount]) -> None:
         """See the objects of these stores too, for whole trees (see :func:`borrow_objects`)."""
@@ -104,7 +123,7 @@ class Scratch:
 
     def _answer(self, fields: Iterator[bytes]) -> Merged:
         clean, tree = next(fields), next(fields).decode()
-        rest = [os.fsdecode(name) for name in iter(lambda: next(fields), b"")]
+        rest = [_path(name) for name in iter(lambda: next(fields), b"")]
         if clean not in (b"0", b"1"):
             raise Unavailable("git cannot merge", found=f"status {clean!r} of merge-tree")
         return Merged(self.files(tree), tuple(dict.fromkeys(rest)))
@@ -112,58 +131,51 @@ class Scratch:
     # --- objects ------------------------------------------------------------------------------------------
 
     def commit(self, files: Files, parent: str | None = None) -> str:
-        """A commit of exactly these files; its object id."""
+        """A commit of exactly these files; its object id. Their names in it are one component each."""
         above = f"parent {parent}\n".encode() if parent else b""
-        tree = self._tree(files)
+        rows = sorted((os.fsencode(quote(os.fsencode(path), safe="")), file) for path, file in files.items())
+        tree = self._write(
+            b"tree",
+            b"".join(
+                b"%s %s\0%s" % (file.mode.encode(), name, bytes.fromhex(self._write(b"blob", file.data)))
+                for name, file in rows
+            ),
+        )
         return self._write(
             b"commit", b"tree %s\n%sauthor %s\ncommitter %s\n\n-\n" % (tree.encode(), above, _WHO, _WHO)
         )
 
-    def files(self, tree: str, prefix: str = "") -> dict[str, SourceFile]:
-        """The regular files of a tree written here or by a merge here."""
+    def files(self, tree: str) -> dict[str, SourceFile]:
+        """The regular files of a tree that a merge here has made."""
         body = self._read(tree)
         found: dict[str, SourceFile] = {}
         while body:
             head, _, rest = body.partition(b"\0")
             mode, _, name = head.partition(b" ")
             oid, body = rest[:20].hex(), rest[20:]
-            path = prefix + os.fsdecode(name)
-            if mode == b"40000":
-                found |= self.files(oid, f"{path}/")
-            elif mode in (b"100644", b"100755"):
-                found[path] = SourceFile(mode.decode(), self._read(oid))
+            if mode in (b"100644", b"100755"):
+                found[_path(name)] = SourceFile(mode.decode(), self._read(oid))
         return found
-
-    def _tree(self, files: Mapping[str, SourceFile]) -> str:
-        rows: list[tuple[bytes, bytes]] = []
-        below: dict[str, dict[str, SourceFile]] = {}
-        for path, source in files.items():
-            name, slash, rest = path.partition("/")
-            if slash:
-                below.setdefault(name, {})[rest] = source
-            else:
-                rows.append(
-                    (os.fsencode(name), self._row(source.mode, name, self._write(b"blob", source.data)))
-                )
-        for name, inner in below.items():
-            # git sorts a directory as if its name ended in a slash
-            rows.append((os.fsencode(name) + b"/", self._row("40000", name, self._tree(inner))))
-        return self._write(b"tree", b"".join(row for _, row in sorted(rows)))
-
-    @staticmethod
-    def _row(mode: str, name: str, oid: str) -> bytes:
-        return mode.encode() + b" " + os.fsencode(name) + b"\0" + bytes.fromhex(oid)
 
     def _write(self, kind: bytes, data: bytes) -> str:
         whole = b"%s %d\0" % (kind, len(data)) + data
         oid = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
         if oid not in self._written:
-            path = self._objects / oid[:2] / oid[2:]
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(zlib.compress(whole, 1))
+            # os, not pathlib: thousands of objects are written for a large series.
+            directory = f"{self._objects}/{oid[:2]}"
+            if oid[:2] not in self._directories:
+                os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+                self._directories.add(oid[:2])
+            with open(f"{directory}/{oid[2:]}", "wb") as file:  # noqa: PTH123
+                file.write(zlib.compress(whole, 1))
             self._written.add(oid)
         return oid
 
     def _read(self, oid: str) -> bytes:
         whole = zlib.decompress((self._objects / oid[:2] / oid[2:]).read_bytes())
         return whole.partition(b"\0")[2]
+
+
+def _path(name: bytes) -> str:
+    """The path that a file of a commit here stands for: unquoted, bytes that are no text as surrogates."""
+    return os.fsdecode(unquote_to_bytes(name))

@@ -199,10 +199,10 @@ class _Merger:
     def finish(self, names: Sequence[str]) -> tuple[Step, ...]:
         """Ask about single hunks where the whole patch left that open; the steps, in order."""
         asked = [(q.report.patch.name, hunk) for q, _ in self._open for hunk in self._hunk_questions(q)]
-        answers = self._scratch.merge([_single(hunk) for _, hunk in asked])
         found: dict[str, list[HunkEvidence]] = {}
-        for (name, hunk), merged in zip(asked, answers, strict=True):
-            found.setdefault(name, []).append(_hunk_evidence(hunk, merged))
+        answers = _ask_hunks(self._scratch, [hunk for _, hunk in asked])
+        for (name, _), answer in zip(asked, answers, strict=True):
+            found.setdefault(name, []).append(answer)
         for question, merged in self._open:
             name = question.report.patch.name
             hunks = [*found.get(name, ()), *self._whole_files(question, merged)]
@@ -375,23 +375,28 @@ def _all_hunks(report: PatchReport, state: HunkState) -> list[HunkEvidence]:
     ]
 
 
-def _single(question: _HunkQuestion) -> ThreeWay:
-    """The step that this hunk alone makes on its file."""
-    alone = apply_hunks([question.hunk], [question.place], split_lines(question.pre.data))
-    base, ours, theirs = (
-        SourceFile("100644", data) for data in (question.pre.data, question.ours.data, alone)
-    )
-    return ThreeWay({"file": base}, {"file": ours}, {"file": theirs})
+def _ask_hunks(scratch: Scratch, questions: Sequence[_HunkQuestion]) -> list[HunkEvidence]:
+    """What each hunk alone becomes: all in one merge, each hunk's file under a name of its own."""
+    base, ours, theirs = {}, {}, {}
+    for number, question in enumerate(questions):
+        alone = apply_hunks([question.hunk], [question.place], split_lines(question.pre.data))
+        base[str(number)] = SourceFile("100644", question.pre.data)
+        ours[str(number)] = SourceFile("100644", question.ours.data)
+        theirs[str(number)] = SourceFile("100644", alone)
+    merged = scratch.merge([ThreeWay(base, ours, theirs)] if questions else [])
+    return [
+        _hunk_evidence(question, merged[0].files[str(number)].data, str(number) not in merged[0].conflicts)
+        for number, question in enumerate(questions)
+    ]
 
 
-def _hunk_evidence(question: _HunkQuestion, merged: Merged) -> HunkEvidence:
+def _hunk_evidence(question: _HunkQuestion, result: bytes, clean: bool) -> HunkEvidence:
     path, number, moved = question.path, question.number, question.moved_to
-    lines = split_lines(question.ours.data)
-    result = merged.files["file"].data
-    if not merged.conflicts and result == question.ours.data:
+    if clean and result == question.ours.data:
         return HunkEvidence(path, number, "present", moved_to=moved)
+    lines = split_lines(question.ours.data)
     fits = tuple(place + 1 for place in places_of(question.hunk, lines))
-    if not merged.conflicts:
+    if clean:
         line = _first_difference(lines, split_lines(result)) + 1 - question.hunk.leading_context
         line = next((fit for fit in fits if abs(fit - line) <= question.hunk.old_count), max(line, 1))
         others = tuple(fit for fit in fits if fit != line)

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from builder.gitstore import GitStore, git_environment
@@ -76,6 +76,26 @@ class Lab:
         if tag:
             self.git("tag", tag)
         return self.git("rev-parse", "HEAD")
+
+    def load(self, files: Mapping[str, bytes]) -> str:
+        """A commit without parents of exactly these files; HEAD and the work tree stay as they are."""
+        rows = [b"commit refs/lab/load\ncommitter t <t@example.org> 0 +0000\ndata 0\ndeleteall\n"]
+        rows += [b"M 100644 inline %s\ndata %d\n%s\n" % (p.encode(), len(d), d) for p, d in files.items()]
+        self.git("fast-import", "--quiet", "--force", stdin=b"".join(rows))
+        return self.git("rev-parse", "refs/lab/load")
+
+    def chain(self, on: str, count: int, demo: Callable[[int], bytes]) -> tuple[str, list[str]]:
+        """``count`` commits on top of one, each with a demo of its own; the last one and all of them."""
+        rows = [b"reset refs/lab/chain\nfrom %s\n\n" % on.encode()]
+        for number in range(count):
+            message, data = b"commit %d (#%d)" % (number, number), demo(number)
+            rows.append(b"commit refs/lab/chain\ncommitter t <t@example.org> %d +0000\n" % number)
+            rows.append(b"data %d\n%s\n" % (len(message), message))
+            rows.append(b"M 100644 inline %s\ndata %d\n%s\n" % (DEMO.encode(), len(data), data))
+            rows.append(b"M 100644 inline n\ndata %d\n%d\n" % (len(str(number)), number))
+        self.git("fast-import", "--quiet", "--force", stdin=b"".join(rows))
+        commits = self.git("rev-list", "--reverse", f"{on}..refs/lab/chain").split()
+        return commits[-1], commits
 
     def patch(
         self, name: str, on: str, files: Mapping[str, bytes | None], *trailers: str, status: str = "Pending"
