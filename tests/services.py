@@ -38,7 +38,8 @@ PRIVATE_ENGINE = "OVERLAY_TEST_PRIVATE_ENGINE"  # set to 1 to be given an engine
 
 # Debian's package for each program. podman is left out: buildah pulls with the same library and is smaller.
 # faketime runs a build under another clock; openssl makes certificates for registries of the tests.
-# chromium shows the page of `overlay diff --html`.
+# chromium shows the page of `overlay diff --html`; docker-compose and systemd-analyze read what
+# `overlay launch` prints.
 PACKAGES = {
     "dockerd": "docker.io",
     "docker-registry": "docker-registry",
@@ -48,6 +49,8 @@ PACKAGES = {
     "openssl": "openssl",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
+    "docker-compose": "docker-compose",
+    "systemd-analyze": "systemd",
 }
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
@@ -100,7 +103,7 @@ def start_services(state: Path, running: ExitStack) -> tuple[dict[str, str], lis
         environment[DOCKER_HOST] = engine
     except MissingError as reason:
         missing.append(str(reason))
-    programs = ("skopeo", "buildah", "faketime", "openssl", "chromium", "chromedriver")
+    programs = [name for name in PACKAGES if name not in ("dockerd", "docker-registry")]
     missing += [f"no {name}" for name in programs if not find_program(name)]
     return environment, missing
 
