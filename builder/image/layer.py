@@ -3,10 +3,11 @@
 The tar is POSIX.1-2001 (pax), written here header by header: a library's choices between ustar prefixes,
 GNU and pax records, or of a default owner, would otherwise be part of the image's digest.
 
-The layer is gzip (RFC 1952) made of *stored* deflate blocks (RFC 1951, 3.2.4). Deflate output differs
-between zlib, zlib-ng and their versions, stored blocks do not. A plain tar would be as stable, and Docker
-Engine 20.10, podman and skopeo read it in both families of media types; but skopeo compresses a plain layer
-when it copies an image into a layout, which changes the image's digest, and passes on what is gzip already.
+The layer is gzip (RFC 1952) with nothing left open: Huffman-coded literals (:mod:`builder.image.deflate`),
+or *stored* blocks (RFC 1951, 3.2.4) where there is too much for that. What zlib, zlib-ng and their
+versions write differs. A plain tar would be as stable, and Docker Engine 20.10, podman and skopeo read it in
+both families of media types; but skopeo compresses a plain layer when it copies an image into a layout, which
+changes the image's digest, and passes on what is gzip already.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from builder.errors import InvalidInput
+from builder.image.deflate import deflate_literals
 from builder.image.model import (
     DOCKER_LAYER_GZIP,
     DOCKER_MANIFEST,
@@ -118,7 +120,7 @@ def build_layer(entries: Iterable[LayerEntry], *, mtime: int, media_type: str) -
         InvalidInput: a path leaves the root, comes twice, lies below a file, or looks like a whiteout.
     """
     tar = b"".join(tar_stream(entries, mtime=mtime))
-    data = b"".join(gzip_stored([tar]))
+    data = gzip_literals(tar)
     return Layer(Descriptor(media_type, sha256_digest(data), len(data)), sha256_digest(tar), data)
 
 
@@ -157,6 +159,12 @@ def tar_stream(entries: Iterable[LayerEntry], *, mtime: int) -> Iterator[bytes]:
 def tar_end(written: int) -> bytes:
     """The end of a tar that holds ``written`` bytes: two zero blocks, then zeros up to a whole record."""
     return bytes(2 * _BLOCK + -(written + 2 * _BLOCK) % _RECORD)
+
+
+def gzip_literals(data: bytes) -> bytes:
+    """``data`` as one gzip member, its bytes depending on nothing else."""
+    trailer = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"".join([_GZIP_HEADER, *deflate_literals([data]), trailer])
 
 
 def gzip_stored(chunks: Iterable[bytes]) -> Iterator[bytes]:
