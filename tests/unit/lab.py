@@ -137,7 +137,7 @@ class Lab:
         """The verdicts of a series cut for ``pin``."""
         subject = Subject("demo", "1", release, pin, self.upstream(pin), Series("demo", tuple(patches)))
         named = [
-            Target(target, self.upstream(target), None, *([self.repository, target] if history else []))
+            Target(target, self.upstream(target), None, self.repository if history else None, target)
             for target in targets
         ]
         return judge(subject, named, self.probes, self.cache, known=sorted({release, *targets}))

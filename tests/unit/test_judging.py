@@ -10,6 +10,7 @@ import pytest
 from builder.judging.judge import Judgement
 from builder.patch import Patch
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, RUNS_F, Lab
+from tests.unit.lies import CASES, Case
 
 
 @pytest.fixture
@@ -419,3 +420,12 @@ def test_crlf_and_bytes_that_are_no_text_survive(lab: Lab) -> None:
     changed = report.merged["v1.1.0"].changed[DEMO]
     assert changed is not None
     assert changed.data == b"# first\r\n" + before.replace(b"last", b"end")
+
+
+# --- every case in which a plain method lies ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_right_where_plain_methods_lie(lab: Lab, case: Case) -> None:
+    pin, patch, target = case.make(lab)
+    assert one(lab, pin, patch, target).verdict.word == case.right
