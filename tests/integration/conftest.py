@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import urllib.request
@@ -53,10 +54,14 @@ class Registry:
         return f"{self.address}/{self.space}/{name}"
 
     def tags(self, name: str) -> list[str]:
-        """The repository's tags; none when there is no such repository."""
+        """The tags people gave; none when there is no such repository.
+
+        Without those that list an image's referrers (distribution-spec 1.1, *Referrers Tag Schema*).
+        """
         try:
             with self._get(name, "tags/list") as answer:
-                return sorted(json.load(answer)["tags"] or [])
+                tags = json.load(answer)["tags"] or []
+                return sorted(tag for tag in tags if not re.fullmatch("sha256-[0-9a-f]{64}", tag))
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return []
