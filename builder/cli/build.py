@@ -23,6 +23,7 @@ from builder.build import (
     patch_upstream,
     plan_images,
 )
+from builder.cli.build_all import OneOrAll
 from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.deliver import Delivered, Delivery, deliver, deliver_from_engine
@@ -46,11 +47,18 @@ Examples:
   overlay build glm53-flash-gb10 --base oci:base@sha256:ab12… --output oci:image --complete
   overlay build glm53-flash-gb10 --platform linux/arm64 --load
   overlay build glm53-flash-gb10 --locked --check
+  overlay build --all --push registry.example/sglang
 """
 
 
-@click.command("build", epilog=_EXAMPLES)
+@click.command("build", cls=OneOrAll, epilog=_EXAMPLES)
 @name_argument
+@click.option(
+    "--all",
+    is_flag=True,
+    expose_value=False,
+    help="Build every overlay, or several; has options of its own: overlay build --all --help.",
+)
 @click.option(
     "--base", "base_text", metavar="DIGEST|REF@DIGEST", help="The base, by digest (default: the spec's pin)."
 )
@@ -75,6 +83,13 @@ Examples:
     default="oci",
     show_default=True,
     help="What follows the Dockerfile: the embedded engine, or a Docker Engine (for RUN; not reproducible).",
+)
+@click.option(
+    "--network",
+    type=click.Choice(["default", "none", "host"]),
+    default="default",
+    show_default=True,
+    help="What RUN sees of the network, with --engine docker.",
 )
 @click.option("--load", is_flag=True, help="Bring the image into the Docker Engine.")
 @click.option("--locked", "is_locked", is_flag=True, help="Fail if an input is not what the lock says.")
@@ -106,6 +121,7 @@ def command(
     complete: bool,
     tag_template: str,
     engine: str,
+    network: str,
     load: bool,
     is_locked: bool,
     check: bool,
@@ -141,8 +157,8 @@ def command(
         lock_path = lock_file or home.lock_path(name)
         lock = read_lock([lock_file] if lock_file else home.locks(name))
         location = base_location(pinned(base_text, spec.base, lock), spec.base)
-        with Network(warn=warn) as network:
-            bases = choose_bases(spec, location, network, [Platform.parse(text) for text in platforms])
+        with Network(warn=warn) as registries:
+            bases = choose_bases(spec, location, registries, [Platform.parse(text) for text in platforms])
             sources = Sources(source, upstream_url, wheel)
             patched = patch_upstream(home, spec, cache, sources, say=progress)
             inputs = build_inputs(spec, patched.applied.series, home.template, creation_time(spec))
@@ -163,10 +179,10 @@ def command(
                     _check_same(built, lock, build_again if check else None)
                 if writes:
                     delivered = deliver(
-                        built, delivery, patched, network, say=progress, progress=progress.transfer
+                        built, delivery, patched, registries, say=progress, progress=progress.transfer
                     )
             elif writes:
-                delivered = _build_in_engine(plans, delivery, patched, network, progress)
+                delivered = _build_in_engine(plans, network, delivery, patched, registries, progress)
         if delivered is not None and not is_locked:
             write_lock(lock_path, locked(lock, plans, built, delivered.shared, inputs))
     finally:
@@ -246,7 +262,12 @@ def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> 
 
 
 def _build_in_engine(
-    plans: list[Plan], delivery: Delivery, patched: Patched, network: Network, progress: Progress
+    plans: list[Plan],
+    network: str,
+    delivery: Delivery,
+    patched: Patched,
+    registries: Network,
+    progress: Progress,
 ) -> Delivered:
     from builder.engine.bake import bake_in_engine
     from builder.engine.connection import connect
@@ -254,8 +275,8 @@ def _build_in_engine(
     if len(plans) != 1:
         raise UsageError("a Docker Engine bakes one platform at a time", hint="choose one with --platform")
     with connect() as engine:
-        images = [bake_in_engine(engine, plan, progress) for plan in plans]
-        return deliver_from_engine(engine, images, delivery, patched, network, say=progress)
+        images = [bake_in_engine(engine, plan, network, progress) for plan in plans]
+        return deliver_from_engine(engine, images, delivery, patched, registries, say=progress)
 
 
 def _facts(

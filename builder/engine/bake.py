@@ -24,7 +24,7 @@ from builder.image.reference import Reference
 from builder.trust.verify import BaseLayers, deviation_error, verify
 
 BUILD_TIMEOUT = 3600.0  # seconds
-_KEPT_LINES = 40
+_KEPT_LINES = 20
 _IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
 _ERROR_LINES = (
     re.compile(r"Dockerfile:(\d+)"),
@@ -48,12 +48,13 @@ class EngineImage:
     plan: Plan
 
 
-def bake_in_engine(engine: Engine, plan: Plan, say: Say) -> EngineImage:
+def bake_in_engine(engine: Engine, plan: Plan, network: str, say: Say) -> EngineImage:
     """All of a bake: bring the base, check it, bake, and verify what came out.
 
     Args:
         engine: where.
         plan: what goes in.
+        network: what RUN sees of the network, as the engine names it: ``default``, ``none``, ``host``.
         say: hears the engine's progress, line by line.
 
     Raises:
@@ -64,7 +65,7 @@ def bake_in_engine(engine: Engine, plan: Plan, say: Say) -> EngineImage:
     reference = check_bakeable(plan)
     pull_base(engine, reference, say)
     check_engine_base(engine, plan.base, plan.facts, reference)
-    image = bake_with_engine(engine, plan, say)
+    image = bake_with_engine(engine, plan, network, say)
     with open_engine_image(engine, image.id) as subject:
         layers = tuple(layer.digest for layer in base_layers(plan.base.manifest))
         verified = verify(subject, BaseLayers(diff_ids(plan.base.config), layers))
@@ -142,12 +143,13 @@ def check_engine_base(engine: Engine, base: Base, facts: Facts, reference: Refer
         )
 
 
-def bake_with_engine(engine: Engine, plan: Plan, say: Say) -> EngineImage:
+def bake_with_engine(engine: Engine, plan: Plan, network: str, say: Say) -> EngineImage:
     """Bake a plan.
 
     Args:
         engine: where.
         plan: what; see :func:`check_bakeable`.
+        network: what RUN sees of the network.
         say: hears the engine's progress, line by line.
 
     Raises:
@@ -159,8 +161,8 @@ def bake_with_engine(engine: Engine, plan: Plan, say: Say) -> EngineImage:
         program = find_build_program()
         if program is None:
             say("no docker client here can use BuildKit: the engine's classic builder bakes")
-            return EngineImage(_build_with_sdk(engine, plan, context, say), plan)
-        return EngineImage(_build_with_program(engine, program, plan, context, say), plan)
+            return EngineImage(_build_with_sdk(engine, plan, context, network, say), plan)
+        return EngineImage(_build_with_program(engine, program, plan, context, network, say), plan)
 
 
 def write_context(plan: Plan, directory: Path) -> None:
@@ -202,7 +204,9 @@ def push_image(engine: Engine, image: EngineImage, target: Reference, say: Say) 
     return str(digest)
 
 
-def _build_with_program(engine: Engine, program: BuildProgram, plan: Plan, context: Path, say: Say) -> str:
+def _build_with_program(
+    engine: Engine, program: BuildProgram, plan: Plan, context: Path, network: str, say: Say
+) -> str:
     result = context.parent / "result"
     command = [
         *program.command(engine.host, str(result)),
@@ -242,11 +246,16 @@ def _run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> tu
         return process.wait(BUILD_TIMEOUT), kept
 
 
-def _build_with_sdk(engine: Engine, plan: Plan, context: Path, say: Say) -> str:
+def _build_with_sdk(engine: Engine, plan: Plan, context: Path, network: str, say: Say) -> str:
     image, lines = "", []
     with engine_errors("building", "Dockerfile"):
         events = engine.api.build(
-            path=str(context), platform=str(plan.base.platform), decode=True, rm=True, forcerm=True
+            path=str(context),
+            platform=str(plan.base.platform),
+            network_mode=network,
+            decode=True,
+            rm=True,
+            forcerm=True,
         )
         for event in events:
             text = str(event.get("stream") or event.get("error") or "").strip()

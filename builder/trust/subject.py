@@ -186,7 +186,11 @@ class LayeredImage:
 
     def imported_from(self, package: str) -> str | None:
         config = self.image.config
-        found = find_roots(self._files, environment_of(config), package, working_dir=working_dir_of(config))
+        start = working_dir_of(config)
+        try:
+            found = find_roots(self._files, environment_of(config), package, working_dir=start)
+        except ImageMismatch as error:
+            return f"nowhere: {error.what}"
         return found.root.path
 
     def origin(self, found: Found) -> str:

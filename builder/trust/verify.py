@@ -101,7 +101,6 @@ def verify(subject: Subject, base: BaseLayers | None) -> Verified:
     Raises:
         ImageMismatch: it was not made by overlay, or its manifest is missing or cannot be read.
     """
-    read_record(subject.labels, subject.name)
     manifest = subject_manifest(subject)
     final = final_files(manifest)
     directories = [root.image_path for root in manifest.roots]
@@ -128,8 +127,9 @@ def subject_manifest(subject: Subject) -> Manifest:
     """The manifest in a subject.
 
     Raises:
-        ImageMismatch: there is none, or it cannot be read.
+        ImageMismatch: the subject was not made by overlay, or the manifest is missing or cannot be read.
     """
+    read_record(subject.labels, subject.name)
     data = subject.read_manifest_file()
     if data is None:
         raise ImageMismatch(

@@ -1,0 +1,369 @@
+"""A real Docker Engine: it bakes the same files, holds the same images, and tells what its containers run."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Overlay
+from tests.integration.bases import Base
+from tests.integration.conftest import Engine, registry_address
+from tests.integration.judge import MANIFEST, OVERLAY, flattened, in_image
+from tests.integration.layouts import Layer, Layout
+from tests.integration.tampering import add_overlay, file, mail
+
+PATCHED = in_image("python/sglang/srt/environ.py")
+SLEEP = "/usr/bin/sleep-forever"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A base in the registry, and the overlay baked on it by both engines; each in the Docker Engine too."""
+
+    overlay: Overlay
+    engine: Engine
+    base: str
+    wheel: Path
+    embedded: str
+    docker: str
+
+    def build(self, *options: object, name: str = OVERLAY) -> Any:
+        return self.overlay("build", name, "--base", self.base, "--wheel", self.wheel, "--json", *options)
+
+
+def program_layer(layout: Layout) -> Layer:
+    """A program that waits, with the libraries it needs: the base by itself has nothing that runs."""
+    program = shutil.which("sleep")
+    assert program
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    libraries = {word for line in listed.splitlines() for word in line.split() if word.startswith("/")}
+
+    def write(tar: tarfile.TarFile) -> None:
+        for path, source in [(SLEEP, program), *((library, library) for library in sorted(libraries))]:
+            file(path.lstrip("/"), Path(source).read_bytes(), mode=0o755)(tar)
+
+    return layout.put_layer(write)
+
+
+@pytest.fixture(scope="module")
+def bench(
+    small_base: Base,
+    wheel: Callable[[str], Path],
+    skopeo: Callable[..., str],
+    docker_engine: Engine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Bench:
+    layout, image = small_base.layout, small_base.layout.image(small_base.digest)
+    config = {
+        **image.config,
+        "config": {**image.config["config"], "User": "1000:1000", "Entrypoint": [SLEEP], "Cmd": ["300"]},
+    }
+    digest = layout.put_image(config, [*image.layers, program_layer(layout)], "runs")
+    space = f"{registry_address()}/e{uuid.uuid4().hex[:10]}"
+    base = Base(layout, digest, "runs").push(skopeo, f"{space}/base")
+    overlay = Overlay.prepare(tmp_path_factory.mktemp("engine")).with_environment(
+        DOCKER_HOST=docker_engine.host
+    )
+    bench = Bench(overlay, docker_engine, base, wheel("0.5.20"), f"{space}/embedded:x", f"{space}/docker:x")
+    bench.build("--push", bench.embedded).check()
+    bench.build("--engine", "docker", "--push", bench.docker).check()
+    docker_engine.cli("pull", "--quiet", bench.embedded)
+    return bench
+
+
+@contextmanager
+def running(engine: Engine, image: str) -> Iterator[str]:
+    name = f"overlay-test-{uuid.uuid4().hex[:8]}"
+    engine.cli("run", "--detach", "--network", "none", "--name", name, image)
+    try:
+        yield name
+    finally:
+        engine.cli("rm", "--force", name)
+
+
+def put_into(engine: Engine, container: str, path: str, data: bytes, *, mtime: int = 0) -> None:
+    """Write a file into a container, as somebody who edits in place does."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        parents = [str(parent) for parent in Path(path.strip("/")).parents if str(parent) != "."]
+        for parent in reversed(parents[:1] if parents[0].endswith("__pycache__") else []):
+            info = tarfile.TarInfo(parent)
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(info)
+        file(path.strip("/"), data, mtime=mtime)(tar)
+    engine.api.containers.get(container).put_archive("/", archive.getvalue())
+
+
+def read_from(engine: Engine, container: str, path: str) -> bytes:
+    chunks, _ = engine.api.containers.get(container).get_archive(path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        content = tar.extractfile(tar.getmembers()[0])
+        assert content
+        return content.read()
+
+
+def exported(engine: Engine, image: str, path: Path) -> dict[str, tuple[object, ...]]:
+    name = engine.cli("create", image).strip()
+    try:
+        engine.cli("export", "--output", str(path), name)
+    finally:
+        engine.cli("rm", name)
+    return flattened(path)
+
+
+def test_both_engines_make_the_same_files(bench: Bench, tmp_path: Path) -> None:
+    """Type, mode, owner, link target and bytes of every path, files and directories of the base included."""
+    ours = exported(bench.engine, bench.embedded, tmp_path / "embedded.tar")
+    theirs = exported(bench.engine, bench.docker, tmp_path / "docker.tar")
+    assert {
+        path: (ours.get(path), theirs.get(path))
+        for path in ours.keys() | theirs.keys()
+        if ours.get(path) != theirs.get(path)
+    } == {}
+    assert ours[PATCHED][-1]
+    assert MANIFEST in theirs
+
+
+def test_both_engines_make_the_same_config(bench: Bench) -> None:
+    ours, theirs = (bench.engine.api.images.get(name).attrs for name in (bench.embedded, bench.docker))
+    for key in (
+        "Labels",
+        "Env",
+        "Entrypoint",
+        "Cmd",
+        "WorkingDir",
+        "User",
+        "ExposedPorts",
+        "Volumes",
+        "StopSignal",
+    ):
+        assert ours["Config"].get(key) == theirs["Config"].get(key), key
+    assert ours["Config"]["User"] == "1000:1000"
+    assert (ours["Os"], ours["Architecture"]) == (theirs["Os"], theirs["Architecture"])
+
+
+def test_directories_of_the_base_keep_their_modes(bench: Bench, tmp_path: Path) -> None:
+    before = exported(bench.engine, bench.base, tmp_path / "before.tar")
+    after = exported(bench.engine, bench.docker, tmp_path / "after.tar")
+    directories = {path for path, facts in before.items() if facts[0] == tarfile.DIRTYPE}
+    assert {path for path in directories if before[path] != after[path]} == set()
+
+
+@pytest.mark.parametrize("which", ["embedded", "docker"])
+def test_what_each_engine_baked_passes_verify(bench: Bench, which: str) -> None:
+    image = getattr(bench, which)
+    for name in (image, f"engine:{image}"):
+        result = bench.overlay("verify", name, "--json").check().json
+        assert result["deviations"] == []
+
+
+def test_the_same_overlay_of_both_engines_compares_as_the_same(bench: Bench) -> None:
+    bench.overlay("verify", bench.embedded, f"engine:{bench.docker}").check()
+
+
+def test_a_running_container_passes_and_its_entry_point_is_never_run_again(bench: Bench) -> None:
+    with running(bench.engine, bench.docker) as name:
+        before = bench.engine.cli("ps", "--all", "--quiet")
+        bench.overlay("verify", name).check()
+        assert bench.engine.cli("ps", "--all", "--quiet") == before
+
+
+def test_a_file_edited_in_a_running_container(bench: Bench) -> None:
+    with running(bench.engine, bench.embedded) as name:
+        data = read_from(bench.engine, name, f"/{PATCHED}")
+        put_into(bench.engine, name, PATCHED, data.replace(b"import", b"Import", 1))
+        run = bench.overlay("verify", name, "--json").check(5)
+    (deviation,) = run.json["error"]["deviations"]
+    assert (deviation["kind"], deviation["where"]) == ("file", f"/{PATCHED}")
+    assert deviation["expected"] != deviation["found"]
+    assert "changed in the container" in deviation["what"]
+
+
+def test_a_file_mounted_over_a_patched_one(bench: Bench, tmp_path: Path) -> None:
+    mine = tmp_path / "environ.py"
+    mine.write_bytes(b"x = 1\n")
+    name = f"overlay-test-{uuid.uuid4().hex[:8]}"
+    mount = f"type=bind,source={mine},target=/{PATCHED}"
+    bench.engine.cli("run", "--detach", "--network", "none", "--mount", mount, "--name", name, bench.embedded)
+    try:
+        (deviation,) = bench.overlay("verify", name, "--json").check(5).json["error"]["deviations"]
+    finally:
+        bench.engine.cli("rm", "--force", name)
+    assert (deviation["kind"], deviation["where"]) == ("file", f"/{PATCHED}")
+    assert f"mounted at /{PATCHED}" in deviation["what"]
+
+
+def test_a_commit_over_a_container_that_was_edited(bench: Bench) -> None:
+    committed = f"overlay-test:{uuid.uuid4().hex[:8]}"
+    with running(bench.engine, bench.embedded) as name:
+        put_into(bench.engine, name, PATCHED, b"x = 1\n")
+        bench.engine.cli("commit", name, committed)
+    try:
+        (deviation,) = (
+            bench.overlay("verify", f"engine:{committed}", "--json").check(5).json["error"]["deviations"]
+        )
+    finally:
+        bench.engine.cli("image", "rm", committed)
+    assert (deviation["kind"], deviation["where"]) == ("file", f"/{PATCHED}")
+
+
+def cache_of(path: str) -> str:
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-311.pyc"
+
+
+def trusted_bytecode(engine: Engine, container: str) -> bytes:
+    import importlib.util
+    import struct
+
+    chunks, _ = engine.api.containers.get(container).get_archive(f"/{PATCHED}")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        (info,) = tar.getmembers()
+    return importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(info.mtime), info.size) + b"old code"
+
+
+def test_bytecode_that_came_with_a_commit(bench: Bench) -> None:
+    """A container's own Python may write bytecode; in an image nobody can say what it was compiled from."""
+    committed = f"overlay-test:{uuid.uuid4().hex[:8]}"
+    with running(bench.engine, bench.embedded) as name:
+        put_into(bench.engine, name, cache_of(PATCHED), trusted_bytecode(bench.engine, name))
+        bench.overlay("verify", name).check()
+        bench.engine.cli("commit", name, committed)
+    try:
+        (deviation,) = (
+            bench.overlay("verify", f"engine:{committed}", "--json").check(5).json["error"]["deviations"]
+        )
+        with running(bench.engine, committed) as name:
+            (again,) = bench.overlay("verify", name, "--json").check(5).json["error"]["deviations"]
+    finally:
+        bench.engine.cli("image", "rm", committed)
+    assert (deviation["kind"], deviation["where"]) == ("bytecode", f"/{cache_of(PATCHED)}")
+    assert again["where"] == deviation["where"]
+
+
+def test_a_container_there_is_not(bench: Bench) -> None:
+    assert "no container of this name" in bench.overlay("verify", "no-such-container").check(5).err
+    assert "no image of this name" in bench.overlay("verify", "engine:no-such:image").check(5).err
+
+
+def test_no_engine_that_answers(bench: Bench, tmp_path: Path) -> None:
+    lost = bench.overlay.with_environment(DOCKER_HOST=f"unix://{tmp_path}/none.sock")
+    run = lost("verify", "some-container").check(8)
+    assert "no Docker Engine answers" in run.err
+    assert "none.sock" in run.err
+
+
+def test_load_brings_the_image_of_the_embedded_engine(bench: Bench) -> None:
+    loaded = bench.build("--load", "--tag-template", f"load-{uuid.uuid4().hex[:8]}").check().json["loaded"]
+    try:
+        ours, pulled = (bench.engine.api.images.get(name) for name in (loaded, bench.embedded))
+        assert ours.id == pulled.id
+        bench.overlay("verify", f"engine:{loaded}").check()
+    finally:
+        bench.engine.cli("image", "rm", loaded)
+
+
+def test_load_brings_all_layers_of_a_base_that_the_engine_never_saw(bench: Bench, small_base: Base) -> None:
+    layout, image = small_base.layout, small_base.layout.image(small_base.digest)
+    new = layout.put_layer(file("etc/unseen", uuid.uuid4().bytes))
+    base = Base(layout, layout.put_image(image.config, [new, *image.layers], "unseen"), "unseen")
+    name = f"load-{uuid.uuid4().hex[:8]}"
+    options = ("--base", base.reference, "--wheel", bench.wheel, "--load", "--tag-template", name)
+    loaded = bench.overlay("build", OVERLAY, *options, "--json").check().json["loaded"]
+    try:
+        bench.overlay("verify", f"engine:{loaded}", "--base", base.reference).check()
+    finally:
+        bench.engine.cli("image", "rm", loaded)
+
+
+def test_a_template_with_run_needs_the_docker_engine_and_names_its_line(bench: Bench) -> None:
+    template = bench.overlay.directory / "Dockerfile.in"
+    text = template.read_text()
+    template.write_text(text + 'RUN ["/no/such/program"]\n')
+    try:
+        embedded = bench.build("--push", f"{bench.embedded}-run").check(1)
+        docker = bench.build("--engine", "docker", "--push", f"{bench.docker}-run").check(8)
+    finally:
+        template.write_text(text)
+    assert "--engine docker" in embedded.err
+    where = embedded.json["error"]["where"]
+    assert where.startswith("Dockerfile, line ")
+    assert docker.json["error"]["where"] == where
+    assert "/no/such/program" in docker.err
+
+
+def test_run_works_with_the_docker_engine(bench: Bench) -> None:
+    template = bench.overlay.directory / "Dockerfile.in"
+    text = template.read_text()
+    template.write_text(text + f'RUN ["{SLEEP}", "0"]\n')
+    try:
+        options = ("--engine", "docker", "--network", "none", "--push", f"{bench.docker}-run")
+        run = bench.build(*options).check()
+    finally:
+        template.write_text(text)
+    assert run.json["references"]
+    bench.overlay("verify", f"{bench.docker}-run").check()
+
+
+def test_a_base_in_a_layout_is_refused_by_the_docker_engine(bench: Bench, small_base: Base) -> None:
+    options = ("--base", small_base.reference, "--wheel", bench.wheel, "--engine", "docker")
+    run = bench.overlay("build", OVERLAY, *options).check(2)
+    assert "from a registry, not from a layout" in run.err
+    assert "--engine oci --load" in run.err
+
+
+def test_a_series_that_removes_files_is_refused_by_the_docker_engine(
+    bench: Bench, upstream_repository: Path, run_git: Callable[..., bytes]
+) -> None:
+    run_git("rm", "--quiet", "python/sglang/bench_serving.py", cwd=upstream_repository)
+    diff = run_git("diff", "--cached", "--full-index", "--no-color", cwd=upstream_repository)
+    run_git("reset", "--quiet", "--hard", cwd=upstream_repository)
+    add_overlay(bench.overlay, "remover", {"remove-file": mail("Remove a file", diff)})
+    refused = bench.build("--engine", "docker", name="remover").check(2)
+    assert "COPY cannot" in refused.err
+    assert "bench_serving.py" in refused.err
+
+
+def test_a_base_in_the_engine_that_is_not_the_bases_is_refused(bench: Bench) -> None:
+    """Pre-images are read out of the engine's own copy, in a container that is never started."""
+    run = bench.build("--engine", "docker", "--json").check()
+    assert run.json["loaded"].startswith("sglang:")
+    lock = bench.overlay.directory / "overlays" / f"{OVERLAY}.lock"
+    text = lock.read_text()
+    value = json.loads(text)
+    (facts,) = (entry for key, entry in value["bases"].items() if key == bench.base.partition("@")[2])
+    facts["files"]["python/sglang/srt/environ.py"]["image_path"] = "etc/passwd"
+    lock.write_text(json.dumps(value))
+    try:
+        refused = bench.build("--engine", "docker").check(5)
+    finally:
+        lock.write_text(text)
+    assert "engine's copy of the base is not what its layers say" in refused.err
+
+
+def test_check_is_refused_with_the_docker_engine(bench: Bench) -> None:
+    assert "no two builds are the same" in bench.build("--engine", "docker", "--check").check(2).err
+
+
+def test_docker_reads_the_manifest_of_what_was_pushed(bench: Bench) -> None:
+    """With Docker's own media types: the client of Engine 20.10 knows no others here."""
+    space = bench.embedded.rpartition("/")[0]
+    wheel = ("sglang==0.5.20", "--wheel", bench.wheel, "--platform", "linux/amd64", "--family", "docker")
+    base = bench.overlay("base", "wheel", *wheel, "--output", f"{space}/docker-base:x", "--json").check().json
+    options = ("--base", base["reference"], "--wheel", bench.wheel, "--push", f"{space}/docker-family:x")
+    built = bench.overlay("build", OVERLAY, *options, "--json").check().json
+    read = json.loads(bench.engine.cli("manifest", "inspect", "--insecure", f"{space}/docker-family:x"))
+    assert read["layers"][-1]["digest"] == built["images"][0]["layer"]["digest"]
+    assert read["mediaType"] == "application/vnd.docker.distribution.manifest.v2+json"
+    bench.overlay("verify", f"{space}/docker-family:x").check()
