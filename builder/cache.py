@@ -6,6 +6,7 @@ Everything in the cache can be made again; the lock and the images are elsewhere
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ KINDS = {
     "probes": "answers of probes",
 }
 OTHER = "other"
+_NOT_A_USE = getattr(os, "O_NOATIME", 0)
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def _entry(path: Path, kind: str) -> Entry:
 
 
 def _is_whole(path: Path) -> bool:
-    with path.open("rb") as stream:
+    # Looking after a file is no use of it; only its owner may ask for that, and the cache is the user's own.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_A_USE)) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest() == path.stem.rpartition("-")[2]
 
 

@@ -1,0 +1,77 @@
+"""The cache can be looked at and emptied, and damage in it is seen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from builder.cache import damaged, list_entries, prune
+
+DAY = 24 * 3600.0
+
+
+def layer(cache: Path, data: bytes, *, name: str | None = None) -> Path:
+    (cache / "layers").mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(data).hexdigest()
+    path = cache / "layers" / f"sha256-{name or 'a' * 64}-{digest}.layer"
+    path.write_bytes(data)
+    return path
+
+
+def unused_for(path: Path, days: float) -> None:
+    then = time.time() - days * DAY
+    os.utime(path, (then, then))
+
+
+def test_everything_is_listed_the_largest_first(tmp_path: Path) -> None:
+    small, large = layer(tmp_path, b"1"), layer(tmp_path, b"2" * 1000, name="b" * 64)
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "answer").write_bytes(b"x" * 10)
+    found = list_entries(tmp_path)
+    assert [entry.path for entry in found if entry.path.suffix == ".layer"] == [large, small]
+    assert {entry.kind for entry in found} == {"indexes of base layers", "answers of probes"}
+    assert {entry.size for entry in found} >= {1, 1000}
+
+
+def test_a_cache_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert list_entries(tmp_path / "none") == []
+    assert prune(tmp_path / "none", older_than=0) == []
+
+
+def test_an_index_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
+    good, bad = layer(tmp_path, b"1"), layer(tmp_path, b"2", name="b" * 64)
+    bad.write_bytes(b"3")
+    assert damaged(tmp_path) == [bad]
+    assert good.exists()
+
+
+def test_prune_removes_what_is_old_or_damaged_and_leaves_the_rest(tmp_path: Path) -> None:
+    kept, old, bad = (layer(tmp_path, data, name=data.hex() * 32) for data in (b"12", b"34", b"56"))
+    unused_for(old, 31)
+    bad.write_bytes(b"changed")
+    assert {entry.path for entry in prune(tmp_path, older_than=30 * DAY)} == {old, bad}
+    assert [path.name for path in (tmp_path / "layers").iterdir()] == [kept.name]
+
+
+def test_prune_of_everything(tmp_path: Path) -> None:
+    layer(tmp_path, b"1")
+    (tmp_path / "series.git" / "objects").mkdir(parents=True)
+    (tmp_path / "series.git" / "objects" / "x").write_bytes(b"x")
+    (tmp_path / "wheels.lock").touch()
+    prune(tmp_path, older_than=0)
+    assert list_entries(tmp_path) == []
+    assert (tmp_path / "wheels.lock").exists(), "somebody may hold it"
+
+
+def test_prune_follows_no_link_out_of_the_cache(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"x")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "link").symlink_to(outside)
+    prune(cache, older_than=0)
+    assert (outside / "precious").exists()
+    assert not (cache / "link").is_symlink()

@@ -1,0 +1,71 @@
+"""Which client builds with BuildKit, told from ones that only look as if they could."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.engine.bake import _failed_line
+from builder.engine.program import BuildProgram, find_build_program
+
+
+def client(directory: Path, *, version: str, buildx: bool) -> Path:
+    """A program that answers as a docker client of this version does."""
+    directory.mkdir()
+    path = directory / "docker"
+    answer = "exit 0" if buildx else "echo \"docker: 'buildx' is not a docker command\" >&2; exit 1"
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in\nbuildx) {answer};;\n--version) echo version {version}, build;;\nesac\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_a_new_client_without_buildx_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = client(tmp_path / "new", version="28.2.2", buildx=False)
+    old = client(tmp_path / "old", version="20.10.24+dfsg1", buildx=False)
+    monkeypatch.setenv("PATH", f"{new.parent}:{old.parent}:/bin:/usr/bin")
+    assert find_build_program() == BuildProgram(str(old), buildx=False)
+
+
+def test_buildx_is_taken_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = client(tmp_path / "new", version="28.2.2", buildx=True)
+    monkeypatch.setenv("PATH", f"{new.parent}:/bin")
+    assert find_build_program() == BuildProgram(str(new), buildx=True)
+    command = BuildProgram(str(new), buildx=True).command("unix:///x", "result")
+    assert command[1:] == [
+        "--host",
+        "unix:///x",
+        "buildx",
+        "build",
+        "--load",
+        "--metadata-file",
+        "result",
+        "--progress=plain",
+    ]
+
+
+def test_no_client_that_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = client(tmp_path / "new", version="28.2.2", buildx=False)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", f"{new.parent}:{tmp_path / 'bin'}")
+    assert find_build_program() is None
+
+
+DOCKERFILE = '# a comment\nFROM x\n\nCOPY ["a", "/b/"]\nRUN false\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("#5 ERROR\n------\n > [2/2] RUN false:\n------\nexecutor failed running", 5),
+        ("------\nDockerfile:4\n--------------------\n   3 |\n   4 | >>> COPY", 4),
+        ("failed to create LLB definition: dockerfile parse error line 5: unknown instruction: RUNN", 5),
+        ('Step 1/3 : FROM x\nStep 2/3 : COPY ["a", "/b/"]\nCOPY failed: no such file', 4),
+        ("no space left on device", None),
+    ],
+)
+def test_the_dockerfiles_line_is_found_in_what_an_engine_says(said: str, line: int | None) -> None:
+    assert _failed_line(DOCKERFILE, said) == line
