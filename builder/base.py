@@ -17,6 +17,7 @@ from builder.errors import ImageMismatch, InvalidInput, UsageError
 from builder.image.append import (
     base_config,
     base_layers,
+    check_base,
     depth_warning,
     diff_ids,
     environment_of,
@@ -203,13 +204,14 @@ def resolve_bases(
         platforms: what ``--platform`` asks for; none means the only one, or the spec's.
 
     Raises:
-        ImageMismatch: no such digest, or no image for a platform; says which there are.
+        ImageMismatch: no such digest; no image for a platform (says which there are); or an image that
+            contradicts itself, its index, or has no room for a layer.
         UsageError: the index has several platforms, and nobody chose.
     """
     manifest = source.get_manifest(location.digest or "")
     if not manifest.is_index:
         base = _read_base(location, source, manifest, _index_of(location, spec))
-        if platforms and platforms != [base.platform]:
+        if set(platforms) - {base.platform}:
             raise ImageMismatch(
                 "the digest is of one platform's image, and of another than asked for",
                 where=str(location),
@@ -219,19 +221,34 @@ def resolve_bases(
             )
         return [base]
     there = {child.platform: child for child in index_images(manifest) if child.platform is not None}
-    chosen = list(platforms) or _default_platforms(location, spec, there)
+    if not there:
+        raise ImageMismatch(
+            "the image index holds no image for any platform",
+            where=str(location),
+            hint="name another index, or one image's digest",
+        )
+    chosen = list(dict.fromkeys(platforms)) or _default_platforms(location, spec, there)
     missing = [platform for platform in chosen if platform not in there]
     if missing:
         raise ImageMismatch(
             "the image index has no image for the platform",
             where=str(location),
             expected=", ".join(map(str, missing)),
-            found=", ".join(map(str, there)) or "no images",
+            found=", ".join(map(str, there)),
         )
-    return [
+    bases = [
         _read_base(location, source, source.get_manifest(there[platform].digest), location.digest)
         for platform in chosen
     ]
+    for platform, base in zip(chosen, bases, strict=True):
+        if base.platform != platform:
+            raise ImageMismatch(
+                "an image is for another platform than its index says",
+                where=f"{location.name}@{base.manifest.digest}",
+                expected=str(platform),
+                found=f"{base.platform}, by its config",
+            )
+    return bases
 
 
 def _default_platforms(
@@ -258,13 +275,14 @@ def _read_base(
     location: Reference | LayoutReference, source: ImageSource, manifest: RawManifest, index: str | None
 ) -> Base:
     config = source.read_blob(base_config(manifest))
+    check_base(manifest, config)
     where = location.with_digest(manifest.digest)
     bare = (
         Reference(where.registry, where.repository)
         if isinstance(where, Reference)
         else LayoutReference(where.path)
     )
-    return Base(source, bare, index, manifest, config, platform_of(config))
+    return Base(source, bare, index, manifest, config, platform_of(config).canonical)
 
 
 # --- what is in it ------------------------------------------------------------------------------------------

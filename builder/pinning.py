@@ -209,7 +209,7 @@ def _images(manifest: RawManifest, source: ImageSource) -> Iterator[tuple[Platfo
     if not manifest.is_index:
         descriptor = base_config(manifest)
         config = source.read_blob(descriptor)
-        yield platform_of(config), PinnedImage(manifest.digest, descriptor.digest)
+        yield platform_of(config).canonical, PinnedImage(manifest.digest, descriptor.digest)
         return
     for child in sorted(index_images(manifest), key=_by_platform):
         image = source.get_manifest(child.digest)

@@ -7,12 +7,14 @@ history, and the family of its media types (OCI image-spec 1.1, or Docker image 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from builder.errors import ImageMismatch
+from builder.image.inflate import LAYER_TYPES
 from builder.image.layer import Layer, layer_media_type
 from builder.image.model import (
     DOCKER_INDEX,
@@ -24,11 +26,14 @@ from builder.image.model import (
     Platform,
     RawManifest,
     canonical_json,
+    is_digest,
     sha256_digest,
 )
 
 MAX_LAYERS = 127  # lower directories that overlayfs can stack below a container's own
 DOCKER_LAYERS = 125  # what Docker Engine registers; it refuses the next with "max depth exceeded"
+
+_PLATFORM_PART = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def append(
     Raises:
         ImageMismatch: the base contradicts itself, is no single image, or has no room for a layer.
     """
-    base, settings = _checked_base(manifest, config)
+    base, settings = check_base(manifest, config)
     if layer.descriptor.media_type != layer_media_type(manifest.media_type):
         raise ImageMismatch(
             "the layer's media type is not of the base's family",
@@ -94,7 +99,7 @@ def append(
         "layers": [*base["layers"], descriptor_json(layer.descriptor)],
     }
     if annotations and manifest.media_type == OCI_MANIFEST:
-        new_manifest["annotations"] = {**(base.get("annotations") or {}), **annotations}
+        new_manifest["annotations"] = {**_texts(base.get("annotations"), "annotations"), **annotations}
     return NewImage(
         manifest=RawManifest(manifest.media_type, canonical_json(new_manifest)),
         config=new_config,
@@ -146,8 +151,22 @@ def depth_warning(manifest: RawManifest) -> str | None:
 
 
 def base_layers(manifest: RawManifest) -> tuple[Descriptor, ...]:
-    """The layers of a platform manifest, lowest first."""
-    return tuple(_descriptor(entry, "layer") for entry in _read_manifest(manifest)["layers"])
+    """The layers of a platform manifest, lowest first.
+
+    Raises:
+        ImageMismatch: one is no descriptor, or not of a kind that every engine and registry has
+            (foreign layers, which registries do not store, among them).
+    """
+    layers = tuple(_descriptor(entry, "layer") for entry in _read_manifest(manifest)["layers"])
+    for layer in layers:
+        if layer.media_type not in LAYER_TYPES:
+            raise ImageMismatch(
+                "the base has a layer of a kind that cannot be read or copied",
+                where=f"manifest {manifest.digest}, layer {layer.digest}",
+                expected="a tar, plain or compressed by gzip or zstd",
+                found=layer.media_type or "no media type",
+            )
+    return layers
 
 
 def base_config(manifest: RawManifest) -> Descriptor:
@@ -159,8 +178,11 @@ def diff_ids(config: bytes) -> tuple[str, ...]:
     """The digests of the uncompressed layers, lowest first, as a config lists them."""
     rootfs = _read_object(config, "image config").get("rootfs")
     found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    if not isinstance(found, list) or not all(isinstance(diff_id, str) for diff_id in found):
+    if not isinstance(found, list):
         raise _broken("image config", "no list of diff IDs")
+    for diff_id in found:
+        if not isinstance(diff_id, str) or not is_digest(diff_id):
+            raise _broken("image config", f"a diff ID that is no sha256 digest: {diff_id!r:.90}")
     return tuple(found)
 
 
@@ -170,6 +192,8 @@ def platform_of(config: bytes) -> Platform:
     parts = [settings.get(key) or "" for key in ("os", "architecture", "variant")]
     if not all(isinstance(part, str) for part in parts) or not all(parts[:2]):
         raise _broken("image config", "no operating system and architecture")
+    if not all(_PLATFORM_PART.match(part) for part in parts if part):
+        raise _broken("image config", f"a platform that is none: {'/'.join(parts)!r:.200}")
     return Platform(*parts)
 
 
@@ -219,7 +243,7 @@ def _extended(
     inner = _inner(settings)
     merged: dict[str, Any] = {}
     if labels:
-        merged["Labels"] = {**(inner.get("Labels") or {}), **labels}
+        merged["Labels"] = {**_texts(inner.get("Labels"), "labels"), **labels}
     if env:
         merged["Env"] = _merged_env(_strings(inner, "Env"), env)
     rootfs = settings["rootfs"]
@@ -241,8 +265,12 @@ def _merged_env(base: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return kept + [f"{name}={env[name]}" for name in sorted(set(env) - set(names))]
 
 
-def _checked_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Manifest and config as JSON, once they agree with each other."""
+def check_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Manifest and config as JSON, once they agree with each other and have room for a layer.
+
+    Raises:
+        ImageMismatch: they do not; nothing but these two is needed to say so.
+    """
     base, settings = _read_manifest(manifest), _read_object(config, "image config")
     where = f"base manifest {manifest.digest}"
     if base_config(manifest).digest != sha256_digest(config):
@@ -252,7 +280,7 @@ def _checked_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any],
             expected=base_config(manifest).digest,
             found=sha256_digest(config),
         )
-    layers, ids = len(base["layers"]), len(diff_ids(config))
+    layers, ids = len(base_layers(manifest)), len(diff_ids(config))
     if layers != ids:
         raise ImageMismatch(
             "the base contradicts itself",
@@ -305,9 +333,17 @@ def _read_manifest(manifest: RawManifest) -> dict[str, Any]:
 
 def _inner(settings: dict[str, Any]) -> dict[str, Any]:
     inner = {} if settings.get("config") is None else settings["config"]
-    if not isinstance(inner, dict) or not isinstance(inner.get("Labels") or {}, dict):
-        raise _broken("image config", "settings or labels that are no object")
+    if not isinstance(inner, dict):
+        raise _broken("image config", "settings that are no object")
     return inner
+
+
+def _texts(value: object, what: str) -> dict[str, str]:
+    """An object whose values are strings; none at all is an empty one."""
+    found = {} if value is None else value
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise _broken("image", f"{what} that are no object of strings")
+    return found
 
 
 def _strings(inner: dict[str, Any], key: str) -> list[str]:
@@ -321,8 +357,9 @@ def _descriptor(entry: object, what: str) -> Descriptor:
     match entry:
         case {"digest": str(digest), "size": int(size), **rest}:
             media_type = rest.get("mediaType", "")
-            annotations = rest.get("annotations") or {}
-            if isinstance(media_type, str) and isinstance(annotations, dict) and size >= 0:
+            annotations = _texts(rest.get("annotations"), "annotations")
+            is_sound = is_digest(digest) and not isinstance(size, bool) and 0 <= size < 1 << 63
+            if isinstance(media_type, str) and is_sound:
                 return Descriptor(media_type, digest, size, annotations=annotations)
     raise _broken("image manifest", f"a {what} that is no descriptor")
 

@@ -40,9 +40,6 @@ def _child(entry: object, where: str) -> Descriptor | None:
                     variant = more.get("variant")
                     platform = Platform(system, architecture, variant if isinstance(variant, str) else "")
                     if media_type in MANIFEST_TYPES and system != "unknown":
-                        # arm64's variant is v8 or left out; both name the same machines.
-                        if (architecture, platform.variant) == ("arm64", "v8"):
-                            platform = Platform(system, architecture)
-                        return Descriptor(media_type, digest, size, platform)
+                        return Descriptor(media_type, digest, size, platform.canonical)
             return None
     raise ImageMismatch("image index has an entry that is no descriptor", where=where, found=str(entry)[:80])

@@ -64,7 +64,13 @@ class Platform:
                 expected="os/architecture[/variant]",
                 hint="for example linux/arm64 or linux/amd64",
             )
-        return cls(*parts)
+        return cls(*parts).canonical
+
+    @property
+    def canonical(self) -> Platform:
+        """The same under its one name: arm64's variant is v8 or left out, and both name the same machines."""
+        is_plain = (self.architecture, self.variant) == ("arm64", "v8")
+        return Platform(self.os, self.architecture) if is_plain else self
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Platform:

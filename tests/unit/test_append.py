@@ -243,7 +243,7 @@ def test_index_is_not_taken_for_an_image() -> None:
 
 
 def child(media_type: str, platform: str) -> Descriptor:
-    return Descriptor(media_type, sha256_digest(platform.encode()), 7, Platform.parse(platform))
+    return Descriptor(media_type, sha256_digest(platform.encode()), 7, Platform(*platform.split("/")))
 
 
 @pytest.mark.parametrize(
