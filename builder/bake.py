@@ -43,6 +43,7 @@ from builder.spec import Spec
 from builder.template import render_template
 
 LABEL = "dev.sglang-overlay"
+INPUTS_LABEL = f"{LABEL}.inputs"
 OCI = "org.opencontainers.image"
 
 
@@ -201,14 +202,21 @@ def tag_of(template: str, spec: Spec, patchset: str) -> str:
     return tag
 
 
-def inputs_digest(spec: Spec, applied: AppliedSeries, base_digest: str, template: Path) -> str:
-    """One digest of everything an image is made from: spec, series, template, base, and the tool's schema."""
+def inputs_digest(spec: Spec, patchset: str, base_digest: str, template: Path) -> str:
+    """One digest of everything an image is made from: spec, series, template, base, and the tool's schema.
+
+    Args:
+        spec: the overlay.
+        patchset: digest of its series.
+        base_digest: of the platform's base.
+        template: ``Dockerfile.in``.
+    """
     said = spec.model_dump(mode="json", by_alias=True, exclude={"base": {"index", "platforms"}})
     value = {
         "schema": MANIFEST_SCHEMA,
         "tool": __version__,
         "spec": said,
-        "patchset": applied.series.digest,
+        "patchset": patchset,
         "base": base_digest,
         "template": hashlib.sha256(template.read_bytes()).hexdigest(),
     }
@@ -356,7 +364,7 @@ def _labels(
         f"{LABEL}.patches": " ".join(applied.series.names),
         f"{LABEL}.patchset": applied.series.digest,
         f"{LABEL}.manifest": manifest.digest,
-        f"{LABEL}.inputs": inputs_digest(spec, applied, base.manifest.digest, template),
+        INPUTS_LABEL: inputs_digest(spec, applied.series.digest, base.manifest.digest, template),
     }
     if spec.upstream.commit:
         labels[f"{OCI}.revision"] = spec.upstream.commit

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.apply import AppliedSeries, apply_series
-from builder.bake import Plan, bake, make_plan, tag_of
+from builder.bake import INPUTS_LABEL, Plan, bake, make_plan, tag_of
 from builder.base import Base, ByteProgress, Facts, check_pre_images, lookup_facts, resolve_bases
 from builder.drift import SECTION as INPUTS
 from builder.errors import InvalidInput
@@ -188,11 +188,17 @@ def creation_time(spec: Spec) -> int:
 
 
 def bake_images(plans: Sequence[Plan]) -> Built:
-    """Bake every plan with the embedded engine; several images get an index over them."""
+    """Bake every plan with the embedded engine; several images get an index over them.
+
+    The index says of each image what it was made from, so that one request tells what a registry holds.
+    """
     images = tuple(Baked(plan, *bake(plan)) for plan in plans)
     if len(images) == 1:
         return Built(images, None)
-    children: list[Descriptor] = [baked.image.descriptor for baked in images]
+    children: list[Descriptor] = [
+        replace(baked.image.descriptor, annotations={INPUTS_LABEL: baked.plan.labels[INPUTS_LABEL]})
+        for baked in images
+    ]
     return Built(images, new_index(children, annotations=_shared_annotations(plans)))
 
 
@@ -262,7 +268,7 @@ def image_record(baked: Baked) -> dict[str, Any]:
         "base": baked.plan.base.manifest.digest,
         "config": baked.image.config_descriptor.digest,
         "digest": baked.image.manifest.digest,
-        "inputs": baked.plan.labels["dev.sglang-overlay.inputs"],
+        "inputs": baked.plan.labels[INPUTS_LABEL],
         "layer": baked.layer.descriptor.digest,
         "manifest": baked.plan.manifest.digest,
         "patchset": baked.plan.manifest.patchset,

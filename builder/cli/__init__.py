@@ -27,6 +27,7 @@ COMMANDS = {
     "new": ("new", "Write a new overlay's spec, starting from another one."),
     "diff": ("diff", "Which patches has upstream made unnecessary?"),
     "rebase": ("rebase", "Carry a series to another release; what upstream has is left out."),
+    "matrix": ("matrix", "What must be built now, for CI."),
     "launch": ("launch", "The command line for each rank."),
     "base": ("base", "Small base images to try and to test with."),
 }

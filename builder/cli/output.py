@@ -116,6 +116,11 @@ def report_error(error: OverlayError) -> None:
     """Render an error: as JSON on standard output where ``--json`` was asked for, and always for people."""
     if "--json" in sys.argv:
         print_json({"error": error.as_json()})
+    print_error(error)
+
+
+def print_error(error: OverlayError) -> None:
+    """Show an error to people, on standard error."""
     lines = [paint("error: ", "red", sys.stderr) + error.what]
     for label, value in (("at", error.where), ("expected", error.expected), ("found", error.found)):
         if value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
@@ -67,12 +68,15 @@ class Network:
         self._connections = Connections(self._settings)
         self._warn = warn
         self._registries: dict[str, Registry] = {}
+        self._lock = Lock()
 
     def registry(self, name: str) -> Registry:
         """The registry of this name, e.g. ``docker.io`` or ``localhost:5000``."""
-        if name not in self._registries:
-            self._registries[name] = Registry(Transport(name, self._settings, self._connections, self._warn))
-        return self._registries[name]
+        with self._lock:  # threads share a registry, and with it what it was asked for already
+            if name not in self._registries:
+                transport = Transport(name, self._settings, self._connections, self._warn)
+                self._registries[name] = Registry(transport)
+            return self._registries[name]
 
     def repository(self, reference: Reference) -> Repository:
         """The repository that ``reference`` names."""
@@ -96,6 +100,7 @@ class Registry:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.name = transport.registry
+        self._repositories: dict[str, Repository] = {}
 
     def ping(self) -> None:
         """Ask whether this is a registry that answers us.
@@ -108,7 +113,7 @@ class Registry:
     def repository(self, path: str) -> Repository:
         """One repository of it, by its path: ``lmsysorg/sglang``."""
         parse_reference(f"{self.name}/{path}")
-        return Repository(self, path)
+        return self._repositories.setdefault(path, Repository(self, path))
 
 
 class Repository:
@@ -122,6 +127,7 @@ class Repository:
         self._read: Scopes = frozenset({pull(path)})
         self._write: Scopes = frozenset({push(path)})
         self._does_not_mount: set[str] = set()
+        self._stored: set[str] = set()  # blobs seen here in this run: they are not asked for again
 
     @property
     def name(self) -> str:
@@ -238,8 +244,11 @@ class Repository:
             Unavailable: as :meth:`get_manifest`.
         """
         checked = tuple(verified([data], descriptor, f"for {self.name}"))
+        if descriptor.digest in self._stored:
+            return
         if not self._has_blob(descriptor.digest, self._write):
             self._upload(descriptor, lambda: nullcontext(iter(checked)), None, _ignore)
+        self._stored.add(descriptor.digest)
 
     def copy_blob(
         self, source: ImageSource, descriptor: Descriptor, *, progress: Progress | None = None
@@ -250,6 +259,11 @@ class Repository:
             ImageMismatch: the source does not have it, or its bytes are wrong.
             Unavailable: as :meth:`get_manifest`.
         """
+        if descriptor.digest not in self._stored:
+            self._copy_blob(source, descriptor, progress or _ignore)
+            self._stored.add(descriptor.digest)
+
+    def _copy_blob(self, source: ImageSource, descriptor: Descriptor, progress: Progress) -> None:
         neighbour = source if isinstance(source, Repository) and source.registry is self.registry else None
         if neighbour and neighbour.path == self.path:
             neighbour = None
@@ -263,7 +277,7 @@ class Repository:
             if session:
                 session.cancel()
             return
-        self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress or _ignore)
+        self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress)
 
     def put_manifest(self, manifest: RawManifest, *, tag: str | None = None) -> Descriptor:
         """Store a manifest or index by digest, and under ``tag`` when given: an image's last request.

@@ -1,0 +1,177 @@
+"""Many overlays at once: one network, one cache, several threads; one that fails does not stop the others.
+
+What a registry holds already is not built again (:mod:`builder.matrix`), so a run that was killed is carried
+on by running it again. An overlay's platforms belong to one index and are one piece of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Lock as Mutex
+from typing import TYPE_CHECKING, Literal
+
+from builder.base import Facts
+from builder.build import (
+    Built,
+    Patched,
+    Sources,
+    bake_images,
+    choose_bases,
+    creation_time,
+    locked,
+    patch_upstream,
+    plan_images,
+)
+from builder.deliver import Delivered, Delivery, deliver
+from builder.drift import build_inputs
+from builder.errors import OverlayError
+from builder.image.location import open_source
+from builder.image.model import Platform
+from builder.lock import read_lock, write_lock
+from builder.matrix import Row, Skipped, missing_platforms, read_row
+from builder.root import Root
+
+if TYPE_CHECKING:
+    from builder.image.registry import Network, Repository
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all builds of a run share.
+
+    Args:
+        root, cache: where overlays are, and the user's cache.
+        network: the registries.
+        sources: where pinned sources come from.
+        delivery: where images go.
+        platforms: which; none means those of each spec.
+        held: the repository whose images need not be built again; None to build everything.
+        say: hears of each overlay that is done.
+    """
+
+    root: Root
+    cache: Path
+    network: Network
+    sources: Sources
+    delivery: Delivery
+    platforms: tuple[Platform, ...]
+    held: Repository | None
+    say: Say
+    _mutexes: dict[str, Mutex] = field(default_factory=dict, repr=False)
+    _guard: Mutex = field(default_factory=Mutex, repr=False)
+
+    def alone(self, what: str) -> AbstractContextManager[object]:
+        """Work whose second doer finds it done: held for one thread at a time."""
+        with self._guard:
+            return self._mutexes.setdefault(what, Mutex())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one overlay.
+
+    Args:
+        name: of the overlay.
+        state: ``built``, ``there`` (the registry holds it), ``skipped`` (it cannot be built as it stands) or
+            ``failed``.
+        platforms: those that it is for.
+        built, delivered: the images and where they went.
+        reason: why it was skipped.
+        error: why it failed.
+        warnings: what a person should know of its bases.
+    """
+
+    name: str
+    state: Literal["built", "there", "skipped", "failed"]
+    platforms: tuple[Platform, ...] = ()
+    built: Built | None = None
+    delivered: Delivered | None = None
+    reason: str = ""
+    error: OverlayError | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def build_many(names: Sequence[str], workshop: Workshop, jobs: int) -> list[Outcome]:
+    """Build several overlays, ``jobs`` at a time; an outcome for each, in the order of ``names``.
+
+    What goes wrong with one is its outcome; what is no :class:`OverlayError` is a fault of this program, and
+    ends the run.
+    """
+    outcomes: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="build") as pool:
+        futures = [pool.submit(_build, name, workshop) for name in names]
+        try:
+            for future in as_completed(futures):
+                outcome = future.result()
+                outcomes[outcome.name] = outcome
+                workshop.say(f"{len(outcomes)} of {len(names)}: {outcome.name} {outcome.state}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [outcomes[name] for name in names]
+
+
+def _build(name: str, workshop: Workshop) -> Outcome:
+    try:
+        row = read_row(
+            workshop.root,
+            name,
+            workshop.platforms,
+            workshop.delivery.tag_template,
+            partial(open_source, network=workshop.network),
+        )
+        if isinstance(row, Skipped):
+            return Outcome(name, "skipped", reason=row.reason)
+        if workshop.held is not None and not missing_platforms(row, workshop.held):
+            return Outcome(name, "there", tuple(row.platforms))
+        return _built(row, workshop)
+    except OverlayError as error:
+        return Outcome(name, "failed", error=error)
+
+
+def _built(row: Row, workshop: Workshop) -> Outcome:
+    """The steps of ``overlay build``, with what is shared made once."""
+    spec, root = row.spec, workshop.root
+    lock = read_lock(root.locks(row.name))
+    bases = choose_bases(spec, row.location, workshop.network, row.platforms)
+    patched = _patched(row, workshop)
+    known = {
+        base.manifest.digest for base in bases if Facts.from_json(lock.bases.get(base.manifest.digest, {}))
+    }
+    if known >= {base.manifest.digest for base in bases}:
+        plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
+    else:
+        with workshop.alone(f"layers of {row.location}"):
+            plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
+    built = bake_images(plans)
+    delivered = deliver(built, workshop.delivery, patched, workshop.network, say=_silent, progress=_quiet)
+    inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec))
+    write_lock(root.lock_path(row.name), locked(lock, plans, built, delivered.shared, inputs))
+    warnings = tuple(dict.fromkeys(text for plan in plans for text in plan.facts.warnings))
+    return Outcome(row.name, "built", tuple(row.platforms), built, delivered, warnings=warnings)
+
+
+def _patched(row: Row, workshop: Workshop) -> Patched:
+    """The patched source; of overlays with one series and pin, the later ones find it remembered."""
+    pin = row.spec.upstream.model_dump_json()
+    with workshop.alone(f"sources {pin}"):
+        return patch_upstream(workshop.root, row.spec, workshop.cache, workshop.sources, say=_silent)
+
+
+def _silent(text: str) -> None:
+    """Threads at once would talk over each other: the run tells of overlays, not of their steps."""
+
+
+def _quiet(text: str, total: int) -> Callable[[int], None]:
+    return _ignore
+
+
+def _ignore(count: int) -> None:
+    return None

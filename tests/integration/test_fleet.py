@@ -1,0 +1,238 @@
+"""``overlay matrix`` names what must be built and nothing else; ``build --all`` builds exactly that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import Overlay
+from tests.integration.conftest import Registry, with_sources
+from tests.integration.fleet import FleetBase, push_base, write_fleet
+
+
+@pytest.fixture(params=["oci", "docker"])
+def base(
+    request: pytest.FixtureRequest, prepared: Overlay, wheel: Callable[[str], Path], registry: Registry
+) -> FleetBase:
+    return push_base(prepared, wheel("0.5.20"), registry.repository("base"), family=request.param)
+
+
+@pytest.fixture
+def oci_base(prepared: Overlay, wheel: Callable[[str], Path], registry: Registry) -> FleetBase:
+    return push_base(prepared, wheel("0.5.20"), registry.repository("base"))
+
+
+def planned(overlay: Overlay, *options: str) -> set[tuple[str, str]]:
+    images = overlay("matrix", *options, "--json").check().json["images"]
+    return {(image["overlay"], image["platform"]) for image in images}
+
+
+def commit(overlay: Overlay, git: Callable[..., bytes]) -> str:
+    git("add", "--all", cwd=overlay.directory)
+    git("commit", "--quiet", "--allow-empty", "--message=state", cwd=overlay.directory)
+    return git("rev-parse", "HEAD", cwd=overlay.directory).decode().strip()
+
+
+def test_only_what_a_changed_patch_touches_is_planned(
+    prepared: Overlay, base: FleetBase, registry: Registry
+) -> None:
+    names = write_fleet(prepared, base, 3)
+    first = prepared.directory / "overlays" / f"{names[0]}.yaml"
+    spec = yaml.safe_load(first.read_text())
+    first.write_text(
+        yaml.safe_dump(spec | {"patches": {"series": "v0.5.20", "only": ["shm-broadcast-host-ip"]}})
+    )
+    target = registry.repository("patched")
+    everything = {(name, platform) for name in names for platform in base.platforms}
+    assert planned(prepared, "--push", target) == everything
+    prepared("build", "--all", "--push", target).check()
+    assert planned(prepared, "--push", target) == set()
+    patch = prepared.directory / "patches" / "v0.5.20" / "eagle3-first-layer-residual.patch"
+    patch.write_text(patch.read_text().replace("Subject: ", "Subject: again, ", 1))
+    assert planned(prepared, "--push", target) == {image for image in everything if image[0] != names[0]}
+
+
+def test_after_a_push_by_another_builder_nothing_is_planned(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry, sources_cache: Path, tmp_path: Path
+) -> None:
+    names = write_fleet(prepared, oci_base, 2)
+    (tmp_path / "other").mkdir()
+    other = with_sources(Overlay.prepare(tmp_path / "other"), sources_cache)
+    write_fleet(other, oci_base, 2)
+    target = registry.repository("patched")
+    platforms = [word for platform in oci_base.platforms for word in ("--platform", platform)]
+    other("build", names[1], *platforms, "--push", target).check()
+    assert planned(prepared, "--push", target) == {(names[0], platform) for platform in oci_base.platforms}
+
+
+def test_one_request_an_overlay_tells_of_all_its_platforms(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry
+) -> None:
+    names = write_fleet(prepared, oci_base, 3)
+    target = registry.repository("patched")
+    prepared("build", "--all", "--push", target).check()
+    before = len(registry.requests())
+    assert planned(prepared, "--push", target) == set()
+    assert len(registry.requests()) - before == len(names)
+
+
+def test_each_input_makes_another_plan(prepared: Overlay, oci_base: FleetBase, registry: Registry) -> None:
+    (name,) = write_fleet(prepared, oci_base, 1)
+    target = registry.repository("patched")
+    prepared("build", "--all", "--push", target).check()
+    spec = prepared.directory / "overlays" / f"{name}.yaml"
+    template = prepared.directory / "Dockerfile.in"
+    both = {(name, platform) for platform in oci_base.platforms}
+    amd64 = {(name, "linux/amd64")}
+    digest = oci_base.platforms["linux/amd64"]
+    changes = [
+        (spec, lambda text: text.replace("FLEET: '0'", "FLEET: '1'"), both),
+        (spec, lambda text: text.replace("summary: ", "summary: Other "), both),
+        (template, lambda text: text + "# other\n", both),
+        (spec, lambda text: text.replace(digest, "sha256:" + "0" * 64), amd64),
+    ]
+    for path, change, expected in changes:
+        text = path.read_text()
+        path.write_text(change(text))
+        assert path.read_text() != text
+        assert planned(prepared, "--push", target) == expected
+        path.write_text(text)
+    assert planned(prepared, "--push", target) == set()
+
+
+def test_changed_since_a_commit_asks_no_registry(prepared: Overlay, run_git: Callable[..., bytes]) -> None:
+    base = FleetBase("nowhere.invalid/base", "sha256:" + "1" * 64, {"linux/amd64": "sha256:" + "2" * 64})
+    names = write_fleet(prepared, base, 3)
+    run_git("init", "--quiet", cwd=prepared.directory)
+    revision = commit(prepared, run_git)
+    assert planned(prepared, "--changed-since", revision) == set()
+    path = prepared.directory / "overlays" / f"{names[1]}.yaml"
+    path.write_text(path.read_text().replace("FLEET: '1'", "FLEET: other"))
+    assert planned(prepared, "--changed-since", revision) == {(names[1], "linux/amd64")}
+    (path.parent / "fleet-new.yaml").write_text(path.read_text().replace(names[1], "fleet-new"))
+    assert planned(prepared, "--changed-since", revision) == {
+        (n, "linux/amd64") for n in (names[1], "fleet-new")
+    }
+    series = prepared.directory / "patches" / "v0.5.20" / "series"
+    lines = series.read_text().splitlines()
+    series.write_text("\n".join(line for line in lines if "eagle3" not in line) + "\n")
+    assert planned(prepared, "--changed-since", revision) == {
+        (n, "linux/amd64") for n in [*names, "fleet-new"]
+    }
+    unknown = prepared("matrix", "--changed-since", "0" * 40).check(1)
+    assert "fetch-depth" in unknown.err
+    assert prepared("matrix", "--changed-since", "--output=x").check(2)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--all", "--push", "x"), ("--push", "oci:x"), ("--push", "reg.example/x:tag")]
+)
+def test_unclear_plans_are_refused(overlay: Overlay, options: tuple[str, ...]) -> None:
+    overlay("matrix", *options).check(2)
+
+
+def test_the_shipped_overlays_are_planned_and_the_one_without_a_base_is_explained(overlay: Overlay) -> None:
+    said = overlay("matrix", "--all", "--json").check().json
+    assert {row["overlay"] for row in said["include"]} == {"dsv4-flash-gb10", "glm53-flash-gb10"}
+    (skipped,) = said["skipped"]
+    assert skipped["overlay"] == "glm53-flash-dev"
+    assert "base.index" in skipped["reason"]
+    named = overlay("build", "--all", "glm53-flash-dev", "--output", "oci:x", "--json").check(2)
+    assert named.json["overlays"][0]["state"] == "skipped"
+
+
+def test_one_that_fails_does_not_stop_the_others(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry
+) -> None:
+    names = write_fleet(prepared, oci_base, 4)
+    overlays = prepared.directory / "overlays"
+    (overlays / f"{names[1]}.yaml").write_text("name: [\n")
+    broken = overlays / f"{names[2]}.yaml"
+    broken.write_text(broken.read_text().replace(oci_base.index, "sha256:" + "0" * 64))
+    target = registry.repository("patched")
+    run = prepared("build", "--all", "-j", "2", "--push", target, "--json").check(1)
+    assert {one["name"]: one["state"] for one in run.json["overlays"]} == {
+        names[0]: "built",
+        names[1]: "failed",
+        names[2]: "failed",
+        names[3]: "built",
+    }
+    assert run.json["overlays"][1]["error"]["kind"] == "invalid-input"
+    table = prepared("build", "--all", "-j", "2", "--push", target).check(1)
+    assert [line.split()[1] for line in table.out.splitlines()[1:]] == ["there", "failed", "failed", "there"]
+    assert "spec is not YAML" in table.err
+
+
+def test_all_gives_the_same_digests_as_one_by_one(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry, sources_cache: Path, tmp_path: Path
+) -> None:
+    names = write_fleet(prepared, oci_base, 3)
+    together = prepared("build", "--all", "--push", registry.repository("all"), "--json").check().json
+    platforms = [word for platform in oci_base.platforms for word in ("--platform", platform)]
+    for one in together["overlays"]:
+        command = ("build", one["name"], *platforms, "--push", registry.repository("single"), "--json")
+        assert prepared(*command).check().json["digest"] == one["digest"]
+        lock = json.loads((prepared.directory / "overlays" / f"{one['name']}.lock").read_text())
+        assert set(lock["images"]) == set(oci_base.platforms)
+    assert [one["name"] for one in together["overlays"]] == names
+
+
+def test_killed_in_the_middle_only_what_is_missing_is_built(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry
+) -> None:
+    names = write_fleet(prepared, oci_base, 8)
+    target = registry.repository("patched")
+    command = ("build", "--all", "-j", "1", "--push", target, "--json")
+    process = prepared.start(*command, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(tagged(registry)) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    there = tagged(registry)
+    assert len(there) < len(names)
+    again = prepared(*command).check().json["overlays"]
+    states = {one["name"]: one["state"] for one in again}
+    assert {name for name, state in states.items() if state == "there"} == there
+    assert {state for name, state in states.items() if name not in there} == {"built"}
+    assert planned(prepared, "--push", target) == set()
+
+
+def tagged(registry: Registry) -> set[str]:
+    """Overlays that have their tag."""
+    return {
+        "-".join(tag.split("-")[1:3]) for tag in registry.tags("patched") if tag.startswith("v0.5.20-fleet-")
+    }
+
+
+def test_nothing_moves_on_standard_error_when_it_is_no_terminal(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry
+) -> None:
+    write_fleet(prepared, oci_base, 2)
+    run = prepared("build", "--all", "--push", registry.repository("patched"))
+    assert "\r" not in run.check().out + run.err
+    assert not run.err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "nowhere to go"),
+        (("--push", "reg.example/x:tag"), "cannot have one name"),
+        (("--output", "reg.example/x"), "not what the option takes"),
+        (("--push", "oci:x"), "not what the option takes"),
+    ],
+)
+def test_targets_that_cannot_hold_several_are_refused(
+    overlay: Overlay, options: tuple[str, ...], says: str
+) -> None:
+    assert says in overlay("build", "--all", *options).check(2).err
