@@ -40,6 +40,13 @@ def _child(entry: object, where: str) -> Descriptor | None:
                     variant = more.get("variant")
                     platform = Platform(system, architecture, variant if isinstance(variant, str) else "")
                     if media_type in MANIFEST_TYPES and system != "unknown":
-                        return Descriptor(media_type, digest, size, platform.canonical)
+                        notes = _texts(rest.get("annotations"))
+                        return Descriptor(media_type, digest, size, platform.canonical, notes)
             return None
     raise ImageMismatch("image index has an entry that is no descriptor", where=where, found=str(entry)[:80])
+
+
+def _texts(value: object) -> dict[str, str]:
+    """Annotations; what is none is left out."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {key: text for key, text in pairs if isinstance(key, str) and isinstance(text, str)}
