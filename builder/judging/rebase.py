@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,13 +18,14 @@ from builder.judging.judge import judge, says_no_probe
 from builder.judging.retire import CHANGELOG, today, with_changelog
 from builder.judging.subject import read_subject
 from builder.judging.target import Target, find_target
+from builder.judging.verdict import NEEDS_A_PERSON
 from builder.judging.witness import Witness
 from builder.judging.worktree import Carried, State, WorkTree
 from builder.patch import Patch, parse_patch
 from builder.probe.harness import Answer
 from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree
-from builder.releases import known_releases
+from builder.releases import known_releases, releases_after
 from builder.root import Root
 from builder.series import Series, check_depends
 from builder.spec import Spec, UpstreamSpec
@@ -127,18 +129,21 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
     series = settings.series or _series_name(target)
     _check_room(settings, series, home)
     known = list(known_releases(home.path))
-    report = judge(subject, [target], home.probes, cache, known=known, say=say)
+    between = _between(settings, spec, target, home, cache, say)
+    report = judge(subject, [*between, target], home.probes, cache, known=known, say=say)
+    found_there = report.on(target.name)
     retired = {
         found.patch: f"{found.verdict.word} since {found.evidence.history or found.target}: "
         + found.verdict.why
-        for found in report.judgements
+        for found in found_there
         if found.verdict.retirable
     }
     keep = [patch.name for patch in subject.series.patches if patch.name not in retired]
     say("making a work tree")
     reports = report.merged[target.name].applied.reports
     asked: dict[str, Any] = dict(vars(settings)) | {"series": series}
-    tree = WorkTree.create(work, subject.pin, target.upstream, reports, keep, asked, retired)
+    to_rework = [found.patch for found in found_there if found.verdict.word in NEEDS_A_PERSON]
+    tree = WorkTree.create(work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework)
     return _go_on(tree, home, cache, say)
 
 
@@ -212,6 +217,16 @@ def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -
             hint="name a release; or a branch or commit, with --upstream-url for a local mirror",
         )
     return target
+
+
+def _between(
+    settings: Settings, spec: Spec, target: Target, home: Root, cache: Path, say: Say
+) -> list[Target]:
+    """The releases between the pin and a release: asked to say since which one a patch is not needed."""
+    after = releases_after(spec.upstream.release, home.path)
+    names = after[: after.index(target.name)] if target.name in after else []
+    find = partial(find_target, pin=spec.upstream, cache=cache, url=settings.url, source=settings.source)
+    return [find(name, root=home.path, progress=say) for name in names]
 
 
 def _series_name(target: Target) -> str:

@@ -51,6 +51,7 @@ class State:
         next: number of the patch that is to be picked next.
         stopped: the patch that conflicted, and HEAD before it.
         shown: merges that a person was shown and has to accept.
+        to_rework: the patches that were judged to need a person.
     """
 
     order: tuple[str, ...]
@@ -61,6 +62,7 @@ class State:
     next: int = 0
     stopped: tuple[str, str] | None = None
     shown: tuple[str, ...] = ()
+    to_rework: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class WorkTree:
         keep: Sequence[str],
         settings: Mapping[str, Any],
         retired: Mapping[str, str],
+        to_rework: Sequence[str] = (),
     ) -> WorkTree:
         """Make it: the new release checked out, the patches as commits on the old one.
 
@@ -101,6 +104,7 @@ class WorkTree:
             keep: the patches to carry.
             settings: what the command line asked for.
             retired: the patches that are left out, and why.
+            to_rework: the patches that were judged to need a person.
 
         Raises:
             InvalidInput: there is something at the path.
@@ -125,7 +129,7 @@ class WorkTree:
         base = tree._commit(f"{target.main.commit}^{{tree}}", None, b"upstream\n", {})
         tree.git("reset", "--quiet", "--hard", base)
         originals = tree._originals(pin, reports, keep)
-        tree.write_state(State(tuple(keep), originals, base, settings, retired))
+        tree.write_state(State(tuple(keep), originals, base, settings, retired, to_rework=tuple(to_rework)))
         draft.rename(path)
         return cls(path)
 
@@ -148,7 +152,7 @@ class WorkTree:
                 "there is no rebase to go on with", where=str(self.path), hint="start one with --onto RELEASE"
             ) from error
         stopped = tuple(value.pop("stopped") or ()) or None
-        lists = {key: tuple(value.pop(key)) for key in ("order", "shown")}
+        lists = {key: tuple(value.pop(key)) for key in ("order", "shown", "to_rework")}
         return State(stopped=stopped, **lists, **value)  # type: ignore[arg-type]
 
     def write_state(self, state: State) -> None:
@@ -305,13 +309,16 @@ class WorkTree:
     def _conflict(self, name: str, error: GitError) -> PatchConflict:
         lines = [line for line in error.stderr.splitlines() if not line.startswith("hint:")]
         out = self.git("diff", "--no-color").decode(errors="replace")
+        state = self.state()
+        later = [other for other in state.order[state.next :] if other in state.to_rework]
         return PatchConflict(
             f"{name} conflicts; it is open in a work tree, as git leaves it",
             where=str(self.path),
             found="; ".join(self._unmerged()) or " ".join(lines),
             hint=self._how_to_go_on(),
+            expected=f"after it, these need a person too: {', '.join(later)}" if later else None,
             details=re.sub(r"^index .*\n", "", out, flags=re.MULTILINE)[:20_000],
-            facts={"patch": name, "worktree": str(self.path), "files": self._unmerged()},
+            facts={"patch": name, "later": later, "worktree": str(self.path), "files": self._unmerged()},
         )
 
     def _how_to_go_on(self) -> str:
