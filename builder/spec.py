@@ -22,6 +22,7 @@ from pydantic import (
 from builder.errors import InvalidInput
 
 MAX_SPEC_BYTES = 256 << 10
+MAX_SPEC_DEPTH = 8
 
 
 def _one_line(value: str) -> str:
@@ -60,28 +61,26 @@ def check_git_source(value: str) -> None:
 Line = Annotated[str, AfterValidator(_one_line), StringConstraints(max_length=4096)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$", max_length=80)]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9._+!-]+$")]
-SourcePath = Annotated[str, AfterValidator(_below_root)]
-ImagePath = Annotated[str, AfterValidator(_absolute_or_auto)]
+SourcePath = Annotated[Line, AfterValidator(_below_root)]
+ImagePath = Annotated[Line, AfterValidator(_absolute_or_auto)]
 Option = Annotated[str, StringConstraints(pattern=r"^--[a-z0-9][a-z0-9-]*$")]
+Release = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-Capability = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
-Platforms = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+/[a-z0-9_]+(?:/[a-z0-9]+)?$")]
+Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+PlatformName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+/[a-z0-9_]+(?:/[a-z0-9]+)?$")]
 Pattern = Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1, max_length=400)]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
-Text = Annotated[
-    Line, BeforeValidator(lambda value: str(value) if isinstance(value, (int, float)) else value)
-]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Wheel(_Model):
     """A release wheel: the file of ``requirement`` whose SHA-256 is ``sha256``."""
 
-    requirement: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9._+!-]+$")]
+    requirement: Requirement
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -89,7 +88,7 @@ class UpstreamSpec(_Model):
     """The pinned source. ``commit`` may be left out where nobody knows it; then the wheel is the pin."""
 
     repository: Annotated[Line, AfterValidator(_git_source)] = "https://github.com/sgl-project/sglang"
-    release: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
+    release: Release
     commit: Commit | None = None
     wheel: Wheel | None = None
     packages: dict[Name, Wheel] = Field(
@@ -102,18 +101,14 @@ class BaseSpec(_Model):
 
     image: Line
     index: Digest | None = None
-    platforms: dict[Platforms, Digest | None] = Field(default_factory=dict)
-    roots: dict[
-        Annotated[str, AfterValidator(_below_root)], Annotated[str, AfterValidator(_absolute_or_auto)]
-    ] = Field(default_factory=lambda: {"python/sglang": "auto"})
+    platforms: dict[PlatformName, Digest | None] = Field(default_factory=dict)
+    roots: dict[SourcePath, ImagePath] = Field(default_factory=lambda: {"python/sglang": "auto"})
 
 
 class PatchesSpec(_Model):
     """Which patches go in, and which of their files the image does not have."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    series: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
+    series: Release
     only: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = Field(default=(), alias="except")
     drop: tuple[Pattern, ...] = ("test/*", "tests/*", "docs/*", ".github/*", "benchmark/*", "examples/*")
@@ -130,9 +125,9 @@ class Spec(_Model):
     base: BaseSpec
     patches: PatchesSpec
     environment: dict[Variable, Line] = Field(default_factory=dict)
-    arguments: dict[
-        Annotated[str, StringConstraints(pattern=r"^--[a-z0-9][a-z0-9-]*$")], Line | Literal[True]
-    ] = Field(default_factory=dict, description="Recommended for serving; recorded as a label, never applied")
+    arguments: dict[Option, Line | Literal[True]] = Field(
+        default_factory=dict, description="Recommended for serving; recorded as a label, never applied"
+    )
     hardware: tuple[Annotated[Capability, BeforeValidator(str)], ...] = ()
 
 
@@ -178,6 +173,7 @@ def json_schema() -> dict[str, Any]:
 
 def _compose(path: Path, data: bytes) -> yaml.Node:
     try:
+        _check_shape(path, data)
         node = yaml.compose(data, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -192,26 +188,46 @@ def _compose(path: Path, data: bytes) -> yaml.Node:
     return node
 
 
+def _check_shape(path: Path, data: bytes) -> None:
+    """Refuse what grows when it is read, or is deeper than a spec: seen in the events, before any is kept."""
+    depth = 0
+    for event in yaml.parse(data, Loader=_loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise InvalidInput(
+                "spec refers to another part of itself",
+                where=_line(path, event),
+                expected="values without anchors and aliases",
+            )
+        if depth > MAX_SPEC_DEPTH:
+            raise InvalidInput(
+                "spec is nested too deeply",
+                where=_line(path, event),
+                expected=f"at most {MAX_SPEC_DEPTH} levels",
+            )
+
+
+def _line(path: Path, part: yaml.Node | yaml.Event) -> str:
+    return f"{path}, line {part.start_mark.line + 1}" if part.start_mark else str(path)
+
+
 def _loader() -> Any:
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _plain(node: yaml.Node, path: Path, depth: int = 0) -> Any:
-    """The node's value; keys that stand twice, anchors that repeat and deep nesting are refused."""
-    where = f"{path}, line {node.start_mark.line + 1}"
-    if depth > 8:
-        raise InvalidInput("spec is nested too deeply (or refers to itself)", where=where)
+def _plain(node: yaml.Node, path: Path) -> Any:
+    """The node's value; keys that stand twice are refused."""
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise InvalidInput("key is not a word", where=_line(path, key))
             if key.value in result:
-                raise InvalidInput(
-                    "key stands twice", where=f"{path}, line {key.start_mark.line + 1}", found=str(key.value)
-                )
-            result[str(key.value)] = _plain(value, path, depth + 1)
+                raise InvalidInput("key stands twice", where=_line(path, key), found=key.value)
+            result[key.value] = _plain(value, path)
         return result
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, path, depth + 1) for item in node.value]
+        return [_plain(item, path) for item in node.value]
     if node.tag == "tag:yaml.org,2002:null":
         return None
     if node.tag == "tag:yaml.org,2002:bool" and node.value.lower() in ("true", "false"):

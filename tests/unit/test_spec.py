@@ -78,6 +78,9 @@ def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_known_one(
         ("  image: docker", "  roots: {python/sglang: relative}\n  image: docker"),
         ("  image: docker", "  roots: {python/sglang: /a/../b}\n  image: docker"),
         ("  image: docker", "  roots: {../sglang: /a}\n  image: docker"),
+        ("  image: docker", '  roots: {"python/sg\\nlang": /a}\n  image: docker'),
+        ("  image: docker", '  roots: {python/sglang: "/a\\nb"}\n  image: docker'),
+        ('["12.1"]', '["१२.1"]'),
         ("patches:", "environment: {A B: c}\npatches:"),
         ("patches:", 'environment: {A: "b\\nc"}\npatches:'),
         ("date: 2026-11-29", "date: yesterday"),
@@ -93,6 +96,10 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     assert (error.what, error.found) == ("key stands twice", "name")
 
 
+def test_a_key_that_is_no_word_is_refused(tmp_path: Path) -> None:
+    assert _refused(tmp_path, GOOD + "? [a]\n: b\n").what == "key is not a word"
+
+
 def test_a_name_must_be_its_files(tmp_path: Path) -> None:
     error = _refused(tmp_path, GOOD.replace("name: demo", "name: other"))
     assert (error.expected, error.found) == ("demo", "other")
@@ -103,10 +110,26 @@ def test_a_spec_without_a_pin_is_refused(tmp_path: Path) -> None:
     assert error.what == "spec pins no source"
 
 
-def test_aliases_cannot_blow_up(tmp_path: Path) -> None:
-    bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
-    nested = "".join(f"l{n}: &l{n} [*l{n - 1}, *l{n - 1}, *l{n - 1}]\n" for n in range(1, 30))
-    _refused(tmp_path, bomb + "l0: &l0 [x]\n" + nested)
+def test_aliases_are_refused_before_they_can_grow(tmp_path: Path) -> None:
+    width = ", ".join(["*l{}"] * 60)
+    lines = [f"l{n}: &l{n} [{width.replace('{}', str(n - 1))}]\n" for n in range(1, 6)]
+    nested = "l0: &l0 [x]\n" + "".join(lines)
+    error = _refused(tmp_path, GOOD + nested)
+    line = GOOD.count("\n") + 2
+    assert (error.what, error.where) == (
+        "spec refers to another part of itself",
+        f"{tmp_path / 'demo.yaml'}, line {line}",
+    )
+
+
+@pytest.mark.parametrize("deep", ["- " * 100_000 + "x", "{a: " * 20 + "x" + "}" * 20])
+def test_deep_nesting_is_refused_before_it_is_read(tmp_path: Path, deep: str) -> None:
+    assert _refused(tmp_path, GOOD + f"x:\n  {deep}\n").what == "spec is nested too deeply"
+
+
+def test_a_key_has_one_name(tmp_path: Path) -> None:
+    error = _refused(tmp_path, GOOD.replace("  series:", "  leave_out: [a]\n  series:"))
+    assert error.what == "unknown key in spec"
 
 
 def test_numbers_stay_as_they_are_written(tmp_path: Path) -> None:
