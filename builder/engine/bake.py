@@ -212,6 +212,8 @@ def _build_with_program(
         *program.command(engine.host, str(result)),
         "--platform",
         str(plan.base.platform),
+        "--network",
+        network,
         str(context),
     ]
     environment = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
