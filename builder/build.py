@@ -23,7 +23,7 @@ from builder.lock import Lock
 from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
-from builder.series import read_series
+from builder.series import Series, read_series
 from builder.spec import Spec
 from builder.upstream import Upstream, resolve_upstream
 
@@ -100,8 +100,7 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
     Raises:
         InvalidInput, PatchConflict, ProbeFailed, Unavailable: as each step says.
     """
-    directory = root.patches / spec.patches.series
-    series = read_series(directory, only=spec.patches.only, leave_out=spec.patches.leave_out)
+    series = series_of(root, spec)
     upstream = resolve_upstream(
         spec.upstream, cache, source=sources.kind, url=sources.url, wheel_file=sources.wheel, progress=say
     )
@@ -111,6 +110,16 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
     patched = patched_tree(pristine, applied)
     probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes")
     return Patched(spec, upstream, applied, probes, root.template)
+
+
+def series_of(root: Root, spec: Spec) -> Series:
+    """The patches that a spec takes, in their order.
+
+    Raises:
+        InvalidInput: as :func:`builder.series.read_series` says.
+    """
+    directory = root.patches / spec.patches.series
+    return read_series(directory, only=spec.patches.only, leave_out=spec.patches.leave_out)
 
 
 def choose_bases(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli.options import platform_option, root_option
-from builder.cli.output import Progress, json_option, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
 from builder.image.model import Platform
 from builder.image.reference import parse_location
 from builder.root import Root, find_root
@@ -72,7 +72,7 @@ def command(
         print_json({digest: [asdict(entry) for entry in entries] for digest, entries in listed.items()})
         return
     for digest, entries in listed.items():
-        click.echo(f"image     {location.name}@{digest}")
+        print_fact("image", f"{location.name}@{digest}")
         rows = [(e.digest[:19] + "…", e.artifact_type, e.predicate_type or "") for e in entries]
         print_table(("ATTACHED", "TYPE", "PREDICATE"), rows)
 

@@ -22,6 +22,7 @@ from builder.build import (
     locked,
     patch_upstream,
     plan_images,
+    series_of,
 )
 from builder.cli.build_all import OneOrAll
 from builder.cli.options import lock_option, name_argument, root_option, source_options
@@ -159,10 +160,11 @@ def command(
         location = base_location(pinned(base_text, spec.base, lock), spec.base)
         with Network(warn=warn) as registries:
             bases = choose_bases(spec, location, registries, [Platform.parse(text) for text in platforms])
+            # Before the series is applied: a patch that changed is drift, whether it still applies or not.
+            inputs = build_inputs(spec, series_of(home, spec), home.template, creation_time(spec))
+            _check_drift(lock, inputs, bases, name, is_locked)
             sources = Sources(source, upstream_url, wheel)
             patched = patch_upstream(home, spec, cache, sources, say=progress)
-            inputs = build_inputs(spec, patched.applied.series, home.template, creation_time(spec))
-            _check_drift(lock, inputs, bases, name, is_locked)
             plans = plan_images(patched, bases, lock=lock, cache=cache, progress=progress.transfer)
 
             def build_again() -> Built:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from builder.cli.options import root_option
-from builder.cli.output import json_option, paint, print_json, warn
+from builder.cli.output import json_option, paint, print_json, printable, warn
 from builder.doctor import Finding, State, check_cache, check_engine, check_git, check_registries
 from builder.errors import UsageError
 from builder.image.reference import Reference, parse_location
@@ -64,6 +64,6 @@ def _print(findings: list[Finding]) -> None:
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         state = paint(f"{finding.state:<8}", _COLORS[finding.state])
-        click.echo(f"{state}{finding.name:<{width}}  {finding.text}")
+        click.echo(f"{state}{finding.name:<{width}}  {printable(finding.text)}")
         if finding.hint:
-            click.echo(f"{'':<8}{'':<{width}}  {finding.hint}")
+            click.echo(f"{'':<8}{'':<{width}}  {printable(finding.hint)}")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from builder.cli.options import platform_option
-from builder.cli.output import Progress, json_option, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
 from builder.image.model import Platform
 from builder.image.reference import parse_location
 from builder.manifest import Manifest
@@ -51,21 +51,22 @@ def command(image: str, platform: str | None, full: bool, as_json: bool) -> None
         facts = {"digest": found.manifest.digest, "platform": str(found.platform), **asdict(record)}
         print_json(facts if manifest is None else facts | {"contents": manifest.model_dump(mode="json")})
         return
-    click.echo(f"image     {location.name}@{found.manifest.digest} ({found.platform})")
+    print_fact("image", f"{location.name}@{found.manifest.digest} ({found.platform})")
     _print_record(record)
     if manifest is None:
-        click.echo("patches   " + "\n          ".join(record.patches))
+        for number, name in enumerate(record.patches):
+            print_fact("" if number else "patches", name)
     else:
         _print_manifest(manifest)
 
 
 def _print_record(record: Record) -> None:
-    click.echo(f"overlay   {record.name} ({record.version})")
-    click.echo(f"base      {record.base_name}@{record.base_digest}")
-    click.echo(f"source    {record.source} {record.revision or ''}".rstrip())
-    click.echo(f"patchset  {record.patchset}")
+    print_fact("overlay", f"{record.name} ({record.version})")
+    print_fact("base", f"{record.base_name}@{record.base_digest}")
+    print_fact("source", f"{record.source} {record.revision or ''}".rstrip())
+    print_fact("patchset", f"{record.patchset}")
     if record.hardware:
-        click.echo(f"hardware  {record.hardware}")
+        print_fact("hardware", f"{record.hardware}")
 
 
 def _print_manifest(manifest: Manifest) -> None:

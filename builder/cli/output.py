@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from builder.errors import OverlayError
+from builder.errors import OverlayError, Unavailable, UsageError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
 
+_CONTROLS = re.compile(r"\x1b\[[0-9;]*m|[^\n\t]")  # colors, or one character
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
@@ -28,15 +31,39 @@ def paint(text: str, color: str, stream: Any = None) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON for programs."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False, default=str))
+    """Print a value as JSON for programs: always UTF-8, whatever the locale."""
+    try:
+        data = json.dumps(value, indent=2, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:  # a path that is not UTF-8: its bytes can only stand as escapes
+        data = json.dumps(value, indent=2, default=str).encode()
+    click.echo(data)
+
+
+def printable(text: str) -> str:
+    """``text`` with what would steer a terminal written out; colors, line ends and tabs stay.
+
+    Names, subjects and messages come from patches, images and registries: none may move the cursor.
+    """
+    if text.isprintable():
+        return text
+    return _CONTROLS.sub(lambda found: found[0] if len(found[0]) > 1 else _written_out(found[0]), text)
+
+
+def _written_out(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def print_fact(label: str, value: object) -> None:
+    """Print one labelled fact on one line, whatever is in it: it may come from an image."""
+    click.echo(f"{label:<10}" + printable(str(value)).replace("\n", "\\n"))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns under a header; the last column is not padded, and cut at the terminal's edge."""
-    widths = [max(len(row[n]) for row in [header, *rows]) for n in range(len(header))]
+    lines = [[printable(cell).replace("\n", "\\n") for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[n]) for row in lines) for n in range(len(header))]
     edge = _terminal_width()
-    for number, row in enumerate([header, *rows]):
+    for number, row in enumerate(lines):
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
         line = "  ".join([*cells, row[-1]]).rstrip()
         if edge and len(line) > edge:
@@ -109,14 +136,13 @@ class Transfer:
 
 def warn(text: str) -> None:
     """Say something that a person should know although the work goes on."""
-    click.echo(paint("warning: ", "yellow", sys.stderr) + text, err=True)
+    click.echo(paint("warning: ", "yellow", sys.stderr) + printable(text), err=True)
 
 
 def report_error(error: OverlayError) -> None:
     """Render an error: as JSON on standard output where ``--json`` was asked for, and always for people."""
-    if "--json" in sys.argv:
-        print_json({"error": error.as_json()})
     print_error(error)
+    _print_json_error(error.as_json())
 
 
 def print_error(error: OverlayError) -> None:
@@ -129,4 +155,60 @@ def print_error(error: OverlayError) -> None:
         lines += ["", *(f"  {line}" for line in error.details.splitlines()), ""]
     if error.hint:
         lines.append(f"  {'try:':<10}{error.hint}")
-    click.echo("\n".join(lines), err=True)
+    click.echo(printable("\n".join(lines)), err=True)
+
+
+def report_usage(error: click.ClickException) -> None:
+    """Render what click says of a command line."""
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "overlay"
+    said = UsageError(error.format_message(), where=path, hint=f"{path} --help")
+    error.show()
+    _print_json_error(said.as_json())
+
+
+def report_stop(code: int) -> None:
+    """Say that a signal ended the command."""
+    click.echo("stopped", err=True)
+    _print_json_error({"kind": "stopped", "exit_code": code, "what": "stopped by a signal"})
+
+
+def _print_json_error(facts: dict[str, object]) -> None:
+    if "--json" in sys.argv:
+        print_json({"error": facts})
+
+
+def open_streams() -> None:
+    """Make standard input, output and error usable: open, and able to write any text.
+
+    A closed one is opened on the null device; whatever file is opened next would else get its number, and
+    what is printed would land in it. Characters that the locale does not have are written as escapes.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def finish_output(code: int) -> int:
+    """Bring out what still waits to be printed; the exit code, which tells of it when that fails."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return code or 141
+    except OSError as error:
+        _drop_output()
+        report_error(Unavailable("what was to be printed cannot be written", found=error.strerror))
+        return code or Unavailable.exit_code
+    return code
+
+
+def _drop_output() -> None:
+    """Send what could not be written nowhere, so that Python does not try it again when it ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

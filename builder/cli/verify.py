@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder.build import series_of
 from builder.cli.options import platform_option, root_option
-from builder.cli.output import Progress, json_option, paint, print_json, warn
+from builder.cli.output import Progress, json_option, paint, print_fact, print_json, warn
 from builder.errors import UsageError
 from builder.image.model import Platform
 from builder.image.reference import parse_location
 from builder.lock import read_lock
 from builder.root import Root, cache_path, find_root
-from builder.series import Series, read_series
 from builder.spec import read_spec
 from builder.trust.verify import (
     BaseLayers,
@@ -186,12 +186,12 @@ def _report(result: Verified, home: Root, as_json: bool) -> None:
         return
     overlay = result.manifest.overlay
     click.echo(f"{paint('verified', 'green')}  {result.subject}")
-    click.echo(f"overlay   {overlay.name} {overlay.version}, {result.files} files as patched")
-    click.echo(f"base      {result.manifest.base.ref}@{result.manifest.base.digest}")
+    print_fact("overlay", f"{overlay.name} {overlay.version}, {result.files} files as patched")
+    print_fact("base", f"{result.manifest.base.ref}@{result.manifest.base.digest}")
     for note in result.notes:
-        click.echo(f"note      {note}")
+        print_fact("note", note)
     for line in behind:
-        click.echo(f"series    {line}")
+        print_fact("series", line)
 
 
 def _behind(manifest: Manifest, home: Root) -> list[str]:
@@ -199,7 +199,4 @@ def _behind(manifest: Manifest, home: Root) -> list[str]:
     if manifest.overlay.name not in home.names():
         return []
     spec = read_spec(home.spec_path(manifest.overlay.name))
-    series: Series = read_series(
-        home.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
-    )
-    return against_series(manifest, series)
+    return against_series(manifest, series_of(home, spec))

@@ -220,12 +220,23 @@ def _build_with_program(
     code, lines = _run(command, os.environ | environment, say)
     if code:
         raise _bake_error(plan.dockerfile, "\n".join(lines))
-    text = result.read_text(encoding="utf-8")
-    found = json.loads(text).get("containerimage.config.digest", "") if program.buildx else text
-    match = _IMAGE_ID.search(str(found)) or _IMAGE_ID.search(text)
-    if match is None:
-        raise Unavailable("BuildKit does not say what it made", where=str(program.path), found=text[:200])
-    return match[0]
+    return _made_image(engine, program, result.read_text(encoding="utf-8"))
+
+
+def _made_image(engine: Engine, program: BuildProgram, text: str) -> str:
+    """The image that a build program says it made, by the name that the engine knows it under."""
+    named: list[str] = _IMAGE_ID.findall(text)
+    if program.buildx:
+        metadata = json.loads(text)
+        # Engines that keep blobs call an image by its manifest, the others by its config.
+        keys = ("containerimage.digest", "containerimage.config.digest")
+        named = [str(metadata[key]) for key in keys if key in metadata]
+    with engine_errors("looking for the image that was made", program.path):
+        there = {str(image["Id"]) for image in engine.api.images()}
+    found = next((name for name in named if name in there), None)
+    if found is None:
+        raise Unavailable("BuildKit does not say what it made", where=program.path, found=text[:200])
+    return found
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> tuple[int, list[str]]:

@@ -46,7 +46,7 @@ class Deviation:
     def __str__(self) -> str:
         values = f": expected {self.expected}, found {self.found}" if self.expected else ""
         values = values or (f": {self.found}" if self.found else "")
-        return f"{self.where}: {self.what}{values}"
+        return _one_line(f"{self.where}: {self.what}{values}")
 
 
 @dataclass(frozen=True)
@@ -332,6 +332,11 @@ def _pre_images(manifest: Manifest, files: Mapping[str, Any]) -> Iterator[Deviat
             yield Deviation("lock", where, "another pre-image", f"blob {blob}", f"blob {pre}")
 
 
+def _one_line(text: str) -> str:
+    """What an image says must not look like a line of ours."""
+    return text.replace("\n", "\\n").replace("\r", "\\r")
+
+
 def against_series(manifest: Manifest, series: Series) -> list[str]:
     """What today's series has that an image has not, and the reverse; an older image is no deviation."""
     today = {patch.name: patch.sha256 for patch in series.patches}
@@ -351,10 +356,12 @@ def deviation_error(verified: Verified) -> ImageMismatch:
     deviations = verified.deviations
     first = deviations[0]
     return ImageMismatch(
-        f"{first.where}: {first.what}" if len(deviations) == 1 else f"{len(deviations)} deviations",
+        _one_line(f"{first.where}: {first.what}")
+        if len(deviations) == 1
+        else f"{len(deviations)} deviations",
         where=verified.subject,
-        expected=first.expected if len(deviations) == 1 else None,
-        found=first.found if len(deviations) == 1 else None,
+        expected=_one_line(first.expected) if first.expected and len(deviations) == 1 else None,
+        found=_one_line(first.found) if first.found and len(deviations) == 1 else None,
         details="\n".join(map(str, deviations)) if len(deviations) > 1 else None,
         hint="do not serve from it: build it again from the lock, or find out who changed it",
         facts=verified.as_json(),

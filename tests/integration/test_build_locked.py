@@ -94,6 +94,15 @@ def test_patch_byte_without_a_new_version(project: Project) -> None:
     ]
 
 
+def test_patch_byte_that_keeps_the_patch_from_applying_is_drift_all_the_same(project: Project) -> None:
+    patch = project.series.parent / "mamba-cache-for-requests.patch"
+    data = patch.read_bytes()
+    line = next(line for line in data.partition(b"\ndiff --git")[2].splitlines() if line.startswith(b" def "))
+    patch.write_bytes(data.replace(line, line.replace(b"def", b"fed"), 1))
+    assert ("patch", "mamba-cache-for-requests") in project.drift()
+    project.build("--dry-run").check(3)
+
+
 def test_patch_byte_with_a_new_version(project: Project) -> None:
     patch = project.series.parent / "shm-broadcast-host-ip.patch"
     patch.write_bytes(patch.read_bytes().replace(b"\n\n", b"\n\nOne more line.\n", 1))

@@ -367,3 +367,15 @@ def test_docker_reads_the_manifest_of_what_was_pushed(bench: Bench) -> None:
     assert read["layers"][-1]["digest"] == built["images"][0]["layer"]["digest"]
     assert read["mediaType"] == "application/vnd.docker.distribution.manifest.v2+json"
     bench.overlay("verify", f"{space}/docker-family:x").check()
+
+
+def test_reading_an_image_or_baking_one_starts_nothing(bench: Bench) -> None:
+    """No entry point can print a banner into what is read, or do worse."""
+    start = bench.engine.api.api.info()["SystemTime"]
+    bench.overlay("verify", f"engine:{bench.embedded}").check()
+    bench.build("--engine", "docker").check()
+    end = bench.engine.api.api.info()["SystemTime"]
+    options = ("--since", start, "--until", end, "--filter", "type=container", "--format", "{{.Action}}")
+    actions = set(bench.engine.cli("events", *options).split())
+    assert "create" in actions
+    assert not actions & {"start", "exec_start", "attach"}

@@ -270,3 +270,13 @@ new file mode 100644
     assert {("overlay", "name"), ("patch", "add-file"), ("patch", "shm-broadcast-host-ip")} <= found
     assert ("file", f"/{in_image('python/sglang/added.py')}") in found
     assert not {kind for kind, _ in found} & {"base", "upstream"}
+
+
+def test_labels_that_would_steer_a_terminal_are_written_out(workshop: Workshop) -> None:
+    labels = {**workshop.image.config["config"]["Labels"]}
+    labels["org.opencontainers.image.source"] = "x\x1b[2J\nverified  everything"
+    digest = workshop.with_layers(workshop.image.layers, "steer", Labels=labels)
+    image = f"oci:{workshop.layout.directory}@{digest}"
+    for run in (workshop.overlay("inspect", image).check(), workshop.overlay("verify", image).check(5)):
+        assert "\x1b" not in run.out + run.err
+        assert not any(line.startswith("verified") for line in (run.out + run.err).splitlines())
