@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from builder.apply import SourceFile
 from builder.errors import ImageMismatch, InvalidInput, UsageError
@@ -29,7 +39,7 @@ from builder.image.layer import parent_directories
 from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.manifest import MANIFEST_PATH
-from builder.spec import BaseSpec
+from builder.spec import BaseSpec, SourcePath
 
 if TYPE_CHECKING:
     from builder.image.layerindex import LayerIndex
@@ -71,12 +81,26 @@ class Base:
         return f"{self.name}@{self.manifest.digest}"
 
 
+def _bits(value: object) -> object:
+    return int(value, 8) if isinstance(value, str) else value
+
+
+# The facts as the lock may hold them. Permission bits are octal there, as people read them.
+Mode = Annotated[
+    int, Field(ge=0, le=0o7777), BeforeValidator(_bits), PlainSerializer(lambda bits: f"{bits:04o}")
+]
+Owner = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+Blob = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+BytecodePath = Annotated[SourcePath, StringConstraints(pattern=r"\.pyc$")]
+
+
 @dataclass(frozen=True)
 class RootFact:
-    """Where a package of the upstream is in the image (paths without a leading slash)."""
+    """Where a package of the upstream is in the image (without a leading slash), and what the spec asked."""
 
-    path: str
-    image_path: str
+    path: SourcePath
+    image_path: SourcePath
+    asked: str
     distribution: str | None = None
     version: str | None = None
 
@@ -85,21 +109,21 @@ class RootFact:
 class FileFact:
     """A file of the image: real path, git blob id (None: no such file), permission bits and owner."""
 
-    image_path: str
-    blob: str | None
-    mode: int = 0o644
-    uid: int = 0
-    gid: int = 0
+    image_path: SourcePath
+    blob: Blob | None
+    mode: Mode = 0o644
+    uid: Owner = 0
+    gid: Owner = 0
 
 
 @dataclass(frozen=True)
 class DirectoryFact:
     """A directory of the image: permission bits, owner, and modification time in seconds since 1970."""
 
-    mode: int
-    uid: int
-    gid: int
-    mtime: int
+    mode: Mode
+    uid: Owner
+    gid: Owner
+    mtime: Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -118,42 +142,35 @@ class Facts:
     python: str | None
     roots: tuple[RootFact, ...]
     files: Mapping[str, FileFact]
-    directories: Mapping[str, DirectoryFact]
-    bytecode: Mapping[str, FileFact]
+    directories: Mapping[SourcePath, DirectoryFact]
+    bytecode: Mapping[BytecodePath, FileFact]
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For the lock; permission bits in octal, as people read them."""
-        value = asdict(self)
-        for table in ("files", "directories", "bytecode"):
-            for entry in value[table].values():
-                entry["mode"] = f"{entry['mode']:04o}"
+        """For the lock."""
+        value: dict[str, Any] = _facts_of_lock().dump_python(self, mode="json")
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Facts | None:
         """From the lock; None when the entry is not of this shape (it is then verified anew)."""
         try:
-            return cls(
-                python=value["python"],
-                roots=tuple(RootFact(**entry) for entry in value["roots"]),
-                files={path: FileFact(**_with_mode(entry)) for path, entry in value["files"].items()},
-                directories={
-                    p: DirectoryFact(**_with_mode(entry)) for p, entry in value["directories"].items()
-                },
-                bytecode={path: FileFact(**_with_mode(entry)) for path, entry in value["bytecode"].items()},
-                warnings=tuple(value["warnings"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError):
+            return _facts_of_lock().validate_python(value)
+        except ValidationError:
             return None
 
-    def covers(self, paths: Collection[str]) -> bool:
-        """Whether every path was looked up."""
-        return all(path in self.files for path in paths)
+    def answer(self, paths: Collection[str], roots: Mapping[str, str]) -> bool:
+        """Whether these are the facts of exactly these paths, with the roots as the spec has them.
+
+        Facts of more paths would bring along the bytecode of modules that are not patched any more.
+        """
+        asked = {root.path: root.asked for root in self.roots}
+        return self.files.keys() == set(paths) and asked == dict(roots)
 
 
-def _with_mode(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {**entry, "mode": int(entry["mode"], 8)}
+@cache
+def _facts_of_lock() -> TypeAdapter[Facts]:
+    return TypeAdapter(Facts)
 
 
 # --- which image --------------------------------------------------------------------------------------------
@@ -313,7 +330,7 @@ def lookup_facts(
     """
     for path in paths:
         _root_of(path, roots)
-    if known is not None and known.covers(paths) and {root.path for root in known.roots} == set(roots):
+    if known is not None and known.answer(paths, roots):
         return known
     from builder.image.rootfs import RootFS
 
@@ -422,7 +439,7 @@ def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[s
                 f"the spec puts {root} at {place}; the image's Python imports it from {chosen.path}"
             )
         where = (chosen.path if place == "auto" else place).strip("/")
-        facts.append(RootFact(root, where, chosen.distribution, chosen.version))
+        facts.append(RootFact(root, where, place, chosen.distribution, chosen.version))
     files = {path: _file_fact(path, facts, fs) for path in sorted(paths)}
     written = [fact.image_path for fact in files.values()] + [MANIFEST_PATH.lstrip("/")]
     bytecode = _bytecode(base, files.values(), fs)

@@ -1,0 +1,101 @@
+"""What a lock says of a base is believed only as the answer to the question, and only in its own form."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.base import Base, Facts, lookup_facts, resolve_bases
+from builder.image.layout import Layout as ReadLayout
+from builder.image.reference import LayoutReference
+from builder.spec import BaseSpec
+from tests.unit.smallworld import SYSTEM, TREE, Layout, layer
+
+ONE, TWO = "python/sglang/one.py", "python/sglang/two.py"
+AUTO = {"python/sglang": "auto"}
+FILES = {
+    f"{TREE}/sglang/one.py": b"1",
+    f"{TREE}/sglang/two.py": b"2",
+    f"{TREE}/sglang/__pycache__/one.cpython-312.pyc": b"old",
+    f"{TREE}/sglang/__pycache__/two.cpython-312.pyc": b"old",
+    "opt/copy/sglang/one.py": b"1",
+}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Base:
+    layout = Layout.create(tmp_path / "base")
+    layout.put_image([layer(SYSTEM), layer(FILES)])
+    location = LayoutReference(layout.path, digest=layout.entry())
+    (base,) = resolve_bases(location, ReadLayout(layout.path), BaseSpec(image="registry.example/x"), [])
+    return base
+
+
+def look(
+    base: Base, *paths: str, known: Facts | None = None, roots: Mapping[str, str] | None = None
+) -> Facts:
+    cache = Path(str(base.location).removeprefix("oci:")).parent / "cache"
+    return lookup_facts(
+        base, paths, known=known, cache=cache, roots=roots or AUTO, progress=lambda *_: lambda _: None
+    )
+
+
+def through_a_lock(facts: Facts) -> Facts | None:
+    return Facts.from_json(json.loads(json.dumps(facts.as_json())))
+
+
+def test_facts_come_out_of_a_lock_as_they_went_in(base: Base) -> None:
+    facts = look(base, ONE, TWO)
+    assert through_a_lock(facts) == facts
+    assert facts.as_json()["files"][ONE]["mode"] == "0644"
+
+
+def test_what_a_series_no_longer_touches_is_not_touched_because_of_the_lock(base: Base) -> None:
+    known = through_a_lock(look(base, ONE, TWO))
+    assert len(known.bytecode if known else ()) == 2
+    assert look(base, ONE, known=known) == look(base, ONE)
+    assert list(look(base, ONE, known=known).bytecode) == [f"{TREE}/sglang/__pycache__/one.cpython-312.pyc"]
+
+
+def test_a_root_that_the_spec_moved_is_looked_up_anew(base: Base) -> None:
+    known = through_a_lock(look(base, ONE))
+    moved = look(base, ONE, known=known, roots={"python/sglang": "/opt/copy/sglang"})
+    assert moved.files[ONE].image_path == "opt/copy/sglang/one.py"
+    assert look(base, ONE, known=through_a_lock(moved)).files[ONE].image_path == f"{TREE}/sglang/one.py"
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("files", ONE, "image_path"), "../etc/passwd"),
+        (("files", ONE, "image_path"), "/etc/passwd"),
+        (("files", ONE, "image_path"), "a//b"),
+        (("files", ONE, "image_path"), "a\nb"),
+        (("files", ONE, "image_path"), None),
+        (("files", ONE, "mode"), "10644"),
+        (("files", ONE, "mode"), "rw"),
+        (("files", ONE, "mode"), -1),
+        (("files", ONE, "uid"), -1),
+        (("files", ONE, "gid"), 1 << 40),
+        (("files", ONE, "blob"), "HEAD"),
+        (("files", ONE), []),
+        (("files",), None),
+        (("directories", "../x"), {"mode": "0755", "uid": 0, "gid": 0, "mtime": 0}),
+        (("bytecode", "etc/passwd"), {"image_path": "etc/passwd", "blob": "0" * 40}),
+        (("bytecode", "../x.pyc"), {"image_path": "x.pyc", "blob": "0" * 40}),
+        (("roots",), [{"path": "python/sglang"}]),
+        (("warnings",), [1]),
+    ],
+)
+def test_facts_of_another_form_are_not_believed(base: Base, where: tuple[str, ...], value: Any) -> None:
+    entry = copy.deepcopy(look(base, ONE).as_json())
+    inner = entry
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    assert Facts.from_json(entry) is None
