@@ -92,13 +92,15 @@ class GitError(Exception):
         command: git's arguments, without ``git`` itself.
         code: its exit status.
         stderr: what it said.
+        directory: where it ran.
     """
 
-    def __init__(self, command: Sequence[str], code: int, stderr: str) -> None:
+    def __init__(self, command: Sequence[str], code: int, stderr: str, directory: Path | None = None) -> None:
         super().__init__(f"git {command[0]} exited with {code}: {stderr.strip()}")
         self.command = tuple(command)
         self.code = code
         self.stderr = stderr.strip()
+        self.directory = directory
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def run_git(
             hint="check the network, or name a mirror with --upstream-url",
         ) from error
     if done.returncode:
-        raise GitError(arguments, done.returncode, done.stderr.decode(errors="replace"))
+        raise GitError(arguments, done.returncode, done.stderr.decode(errors="replace"), cwd)
     return bytes(done.stdout)
 
 

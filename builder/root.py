@@ -90,7 +90,7 @@ def find_root(explicit: Path | None = None, *, start: Path | None = None) -> Roo
                 hint="point --root at a checkout, or leave it out to use the installed patch sets",
             )
         return _writable(explicit.resolve())
-    here = (start or Path.cwd()).resolve()
+    here = (start or _current_directory()).resolve()
     for directory in (here, *here.parents):
         if (directory / "Dockerfile.in").is_file() and (directory / "overlays").is_dir():
             return _writable(directory)
@@ -98,6 +98,16 @@ def find_root(explicit: Path | None = None, *, start: Path | None = None) -> Roo
         return _writable(_PACKAGED)
     # An editable install run from elsewhere: its own checkout holds the data.
     return _writable(Path(__file__).resolve().parent.parent)
+
+
+def _current_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise InvalidInput(
+            "the current directory is not there any more",
+            hint="change to one that is, or name the overlays' with --root DIR",
+        ) from error
 
 
 def _writable(path: Path) -> Root:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
 from builder import __version__
-from builder.errors import OverlayError
+from builder.errors import OverlayError, UsageError
 
 # Name on the command line -> module below builder.cli, and its one line of help (kept here so that
 # `overlay --help` loads no command).
@@ -45,6 +49,14 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f"builder.cli.{COMMANDS[cmd_name][0]}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            from builder.cli.failure import ReaderGone
+
+            raise ReaderGone from error  # click would end with 1, which means something else here
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -74,7 +86,7 @@ class LazyGroup(click.Group):
     "\b\n"
     "Exit codes: 0 done, 1 invalid input, 2 usage, 3 patch conflict, 4 patches can be retired,\n"
     "5 base or image is not what it should be, 6 not reproducible, 7 probe failed, 8 registry,\n"
-    "network or engine.",
+    "network, engine or disk.",
 )
 @click.version_option(__version__, prog_name="overlay")
 def cli() -> None:
@@ -83,21 +95,47 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script: runs a command, renders what goes wrong, exits by DESIGN's codes."""
-    from builder.cli.output import report_error
+    from builder.cli.failure import stop_on_signals
+    from builder.cli.output import finish_output, open_streams
+
+    open_streams()
+    stop_on_signals()
+    sys.exit(finish_output(_run()))
+
+
+def _run() -> int:
+    """The exit code of the command that was asked for; by signals as a shell has it (128 and its number)."""
+    from builder.cli.failure import TRACEBACK, ReaderGone, Stopped, told
+    from builder.cli.output import report_error, report_usage
 
     try:
         code = cli.main(prog_name="overlay", standalone_mode=False)
-    except OverlayError as error:
-        report_error(error)
-        code = error.exit_code
     except click.ClickException as error:
-        error.show()
-        code = 2
+        _report(report_usage, error)
+        return UsageError.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
-        code = 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        sys.stderr.close()
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+        return _stopped(130)
+    except ReaderGone:
+        return ReaderGone.exit_code
+    except Stopped as signal:
+        return _stopped(signal.exit_code)
+    except Exception as error:
+        if os.environ.get(TRACEBACK) and not isinstance(error, OverlayError):
+            raise
+        failure = told(error)
+        _report(report_error, failure)
+        return failure.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _stopped(code: int) -> int:
+    from builder.cli.output import report_stop
+
+    _report(report_stop, code)
+    return code
+
+
+def _report(report: Callable[[Any], None], what: Any) -> None:
+    """Say what went wrong, where somebody still listens; the exit code says it in any case."""
+    with suppress(OSError):
+        report(what)
