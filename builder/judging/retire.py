@@ -59,6 +59,7 @@ class Retirement:
             "overlay": self.overlay,
             "patches": list(self.patches),
             "kept": list(self.kept),
+            "diff": self.diff,
             "files": {
                 str(path): "removed" if data is None else "written" for path, data in self.changes.items()
             },
