@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Overlay
+from tests.integration.bases import Base
 
 pytestmark = pytest.mark.integration
 
@@ -97,3 +98,21 @@ def test_rebase_names_exactly_the_patches_that_need_a_person(cached: Overlay, tm
         assert (error["patch"], error["later"]) == (first, later)
         assert not (cached.directory / "patches" / release).exists()
         cached("rebase", "glm53-flash-gb10", "--abort", "--worktree", work).check()
+
+
+def test_source_in_an_image_and_two_images(cached: Overlay, small_base: Base, tmp_path: Path) -> None:
+    image = ("--image", small_base.reference)
+    report = cached("diff", "glm53-flash-gb10", *image, "--json", timeout=600).check().json["reports"][0]
+    assert [target["source"] for target in report["targets"]] == ["image"]
+    assert {judgement["verdict"] for judgement in report["judgements"]} == {"carry"}
+    built = []
+    for name, dropped in (("all", ""), ("fewer", "  except: [mamba-cache-for-requests]\n")):
+        spec = cached.directory / "overlays/glm53-flash-gb10.yaml"
+        spec.write_text(spec.read_text().replace("  series: v0.5.20\n", f"  series: v0.5.20\n{dropped}"))
+        output = tmp_path / name
+        options = ("--base", small_base.reference, "--platform", "linux/amd64", "--output", f"oci:{output}")
+        cached("build", "glm53-flash-gb10", *options, timeout=600).check()
+        built.append(f"oci:{output}")
+    difference = cached("diff", *built, "--json", timeout=600).check().json
+    assert difference["patches"] == {"mamba-cache-for-requests": "only in the first"}
+    assert difference["files"] == {"python/sglang/srt/mem_cache/kv_cache_configurator.py": "differs"}
