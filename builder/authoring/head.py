@@ -81,7 +81,6 @@ def read_head(data: bytes) -> Head:
     if not fields.keys() & {b"from", b"subject", b"date"}:
         fields, body = {}, head + blank + body
     subject = b" ".join(_decoded(fields.get(b"subject", b"")).split())
-    body = _decoded_body(body, fields.get(b"content-transfer-encoding", b""))
     text = _clean(_before_rule(body))
     author = _unquoted(b" ".join(_decoded(fields.get(b"from", b"")).split()))
     return Head(
@@ -202,22 +201,6 @@ def _decoded(value: bytes) -> bytes:
         return str(make_header(decode_header(value.decode("ascii")))).encode()
     except (HeaderParseError, LookupError, UnicodeError):
         return value  # not of RFC 2047: then the text is what it says
-
-
-def _decoded_body(body: bytes, encoding: bytes) -> bytes:
-    """A mail's text without its transfer encoding."""
-    import binascii
-    import quopri
-
-    name = encoding.strip().lower()
-    if name == b"quoted-printable":
-        return quopri.decodestring(body).replace(b"\r\n", b"\n")
-    if name == b"base64":
-        try:
-            return binascii.a2b_base64(body).replace(b"\r\n", b"\n")
-        except binascii.Error:
-            return body
-    return body
 
 
 def _before_rule(body: bytes) -> bytes:

@@ -23,13 +23,16 @@ from builder.authoring.export import (
     write_directory,
 )
 from builder.authoring.home import Home, find_home, pinned_upstream, series_names
+from builder.authoring.importing import Imported, Wish, import_pieces, squash
 from builder.authoring.lint.finding import Finding
 from builder.authoring.refresh import difference, refresh_file
 from builder.authoring.skeleton import DEFAULT_AUTHOR, patch_head
+from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
 from builder.authoring.worktree import WorkTree
 from builder.cli.completion import complete_patch, complete_series
 from builder.cli.options import root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
+from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore
 from builder.lock import write_whole
@@ -43,6 +46,96 @@ series_argument = click.argument("series", shell_complete=complete_series)
 @click.group("patch")
 def command() -> None:
     """Write patches like code: import, edit, refresh, export, lint."""
+
+
+@command.command(
+    "import",
+    epilog="Examples:\n\n"
+    "\b\n"
+    "  overlay patch import v0.5.20 39482.patch --origin https://github.com/sgl-project/sglang/pull/39482\n"
+    "  git diff | overlay patch import v0.5.20 - --name my-fix\n"
+    "  overlay patch import v0.5.20 debian/patches\n"
+    "  overlay patch import v0.5.20 ~/sglang v0.5.20..my-branch --squash",
+)
+@series_argument
+@click.argument("place", metavar="FILE|-|DIR|REPO")
+@click.argument("commits", metavar="[BASE..HEAD]", required=False)
+@click.option("--name", default="", help="The patch's name (default: its file's, else its subject's).")
+@click.option("--squash", "squashed", is_flag=True, help="Make one patch of all.")
+@click.option("--strip", type=click.IntRange(0, 9), help="Leading path components to take off (patch -pN).")
+@click.option("--author", default="", help="Author of patches that name none: 'Name <address>'.")
+@click.option("--status", default="", help="Upstream-Status of patches that have none (default: Pending).")
+@click.option("--bug", "bugs", multiple=True, metavar="URL", help="Bug trailer to add; repeatable.")
+@click.option("--origin", default="", metavar="URL", help="Origin trailer to add.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@source_options
+@root_option
+@json_option
+def import_(
+    series: str,
+    place: str,
+    commits: str | None,
+    name: str,
+    squashed: bool,
+    strip: int | None,
+    author: str,
+    status: str,
+    bugs: tuple[str, ...],
+    origin: str,
+    dry_run: bool,
+    source: str,
+    upstream_url: str | None,
+    wheel: Path | None,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Add patches to a series: a git mailbox, a diff, a quilt directory, or commits of a repository.
+
+    They are put on top of the series on its release, so that what is written is known to apply; files that
+    the release lacks are dropped by the spec's rules, and listed.
+    """
+    home = find_home(find_root(root), series)
+    pieces = _pieces(place, commits)
+    if squashed:
+        pieces = [squash(pieces)]
+    if name and len(pieces) > 1:
+        raise UsageError(f"--name is for one patch, and there are {len(pieces)}", hint="or --squash them")
+    upstream = _upstream(home, source, upstream_url, wheel)
+    imported = import_pieces(home, upstream, pieces, Wish(name, author, status, bugs, origin, strip))
+    if not dry_run:
+        now = [(patch, home.path(patch).read_bytes()) for patch in home.order()]
+        home.write([*now, *((one.name, one.data) for one in imported)])
+    _say_imported(imported, as_json)
+
+
+def _pieces(place: str, commits: str | None) -> list[Piece]:
+    if commits is not None:
+        return read_range(Path(place), commits)
+    if place == "-":
+        return read_pieces(sys.stdin.buffer.read(MAX_DIFF_BYTES + 1), "-")
+    path = Path(place)
+    if path.is_dir():
+        return read_quilt(path)
+    if not path.is_file():
+        raise UsageError("there is no such file or directory", found=place)
+    with path.open("rb") as file:
+        return read_pieces(file.read(MAX_DIFF_BYTES + 1), path.name)
+
+
+def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
+    if as_json:
+        print_json([one.as_json() for one in imported])
+        return
+    for one in imported:
+        click.echo(f"{paint('imported', 'green')} {one.name}")
+        if one.reading:
+            click.echo(f"  paths read as {one.reading}")
+        for mend in one.mends:
+            click.echo(f"  mended, line {mend.line}: {mend.what}")
+        for path, rule in one.dropped:
+            click.echo(f"  dropped {path} ({rule})")
+        if one.offsets:
+            click.echo(f"  {one.offsets} hunks moved to their lines")
 
 
 @command.command("export", epilog="Example: overlay patch export v0.5.20 --check")
