@@ -113,7 +113,7 @@ def find_renames(pin: Upstream, target: Upstream, missing: Sequence[str], scratc
     try:
         out = scratch.store.git(
             "diff-tree", "-r", "-z", "-M50%", "-l0", "--diff-filter=R", "--name-status",
-            pin.main.commit, target.main.commit,
+            pin.main.commit, target.main.commit, "--", *sorted({path.partition("/")[0] for path in missing}),
         )  # fmt: skip
     except GitError as error:
         raise Unavailable("git cannot compare the two trees", found=error.stderr) from error

@@ -22,7 +22,8 @@ TODO = b"TODO"
 TRAILERS = {
     "Upstream-Status": False, "Bug": True, "Origin": False, "Forwarded": False, "Applied-Upstream": False,
     "Last-Update": False, "Overlay-Hardware": False, "Overlay-Depends": False, "Overlay-Drop-After": False,
-    "Overlay-Import": True, "Signed-off-by": True, "Co-authored-by": True, "Reported-by": True,
+    "Overlay-Import": True, "Overlay-Probe": False, "Overlay-Retired": False, "Overlay-Evidence": True,
+    "Signed-off-by": True, "Co-authored-by": True, "Reported-by": True,
     "Reviewed-by": True, "Tested-by": True, "Acked-by": True, "Suggested-by": True, "Fixes": True,
     "Link": True, "Cc": True, "Change-Id": False,
 }  # fmt: skip
