@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import lock_option, name_argument, root_option
-from builder.cli.output import json_option, print_json, print_table, warn
+from builder.base import Facts
+from builder.build import Sources, choose_bases, patch_upstream, plan_images
+from builder.cli.options import lock_option, name_argument, root_option, source_options
+from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
 from builder.errors import ImageMismatch, UsageError
+from builder.image.model import is_digest
+from builder.image.reference import parse_location
 from builder.lock import Lock, read_lock, write_lock
 from builder.pinning import Moved, Pin, check_pins, check_spec, resolve_pin, spec_location
-from builder.root import find_root
-from builder.spec import BaseSpec, read_spec
+from builder.root import Root, cache_path, find_root
+from builder.spec import BaseSpec, Spec, read_spec
 
 if TYPE_CHECKING:
     from builder.image.registry import Network
@@ -24,6 +28,7 @@ _EXAMPLES = """\b
 Examples:
   overlay pin glm53-flash-gb10 --base lmsysorg/sglang:v0.5.20
   overlay pin glm53-flash-gb10                  the spec's own base: fill in its platforms
+  overlay pin glm53-flash-gb10 --verify         read its layers once, so that builds need not
   overlay pin glm53-flash-gb10 --check          in CI: did a tag move?
 """
 
@@ -32,39 +37,86 @@ Examples:
 @name_argument
 @click.option("--base", "base_text", metavar="REF", help="Tag or digest to pin (default: the spec's base).")
 @click.option("--check", is_flag=True, help="Change nothing; exit 5 if a pinned tag moved or vanished.")
+@click.option(
+    "--verify", is_flag=True, help="Read the base's layers now: find SGLang in them, check its pre-images."
+)
 @lock_option
+@source_options
 @root_option
 @json_option
 def command(
-    name: str, base_text: str | None, check: bool, lock_file: Path | None, root: Path | None, as_json: bool
+    name: str,
+    base_text: str | None,
+    check: bool,
+    verify: bool,
+    lock_file: Path | None,
+    source: str,
+    upstream_url: str | None,
+    wheel: Path | None,
+    root: Path | None,
+    as_json: bool,
 ) -> None:
     """Resolve a base's tag to the digests of its index and platforms, and write them to the lock."""
     from builder.image.registry import Network
 
     home = find_root(root)
-    spec = read_spec(home.spec_path(name)).base
+    spec = read_spec(home.spec_path(name))
     lock = read_lock([lock_file] if lock_file else home.locks(name))
-    with Network(warn=warn) as network:
-        if check:
-            _check(spec, lock, base_text, network, as_json)
-            return
-        pin = _resolve(spec, base_text, network)
+    progress = Progress()
+    facts: dict[str, Facts] = {}
+    try:
+        with Network(warn=warn) as network:
+            if check:
+                _check(lock, base_text, network, as_json)
+                return
+            pin = _resolve(spec.base, base_text, network)
+            if verify:
+                sources = Sources(source, upstream_url, wheel)
+                facts = _verified(home, spec, pin, sources, network, progress)
+    finally:
+        progress.close()
     written = lock_file or home.lock_path(name)
-    write_lock(written, replace(lock, pins={**lock.pins, pin.reference: pin.as_json()}))
+    bases = {digest: fact.as_json() for digest, fact in facts.items()}
+    pins = {**lock.pins, pin.reference: pin.as_json()}
+    write_lock(written, replace(lock, pins=pins, bases={**lock.bases, **bases}))
     if as_json:
-        print_json({"reference": pin.reference, **pin.as_json(), "lock": str(written)})
+        print_json({"reference": pin.reference, **pin.as_json(), "verified": bases, "lock": str(written)})
         return
-    click.echo(f"pinned    {pin.reference}")
-    click.echo(f"{'index' if pin.is_index else 'image':<10}{pin.digest}")
+    print_fact("pinned", pin.reference)
+    print_fact("index" if pin.is_index else "image", pin.digest)
     for platform, image in pin.images.items():
-        click.echo(f"{platform!s:<14}{image.digest}{_standing(spec, str(platform), image.digest)}")
-    click.echo(f"lock      {written}")
+        click.echo(f"{platform!s:<14}{image.digest}{_standing(spec.base, str(platform), image.digest)}")
+        if image.digest in facts:
+            _print_facts(facts[image.digest])
+    print_fact("lock", written)
+
+
+def _verified(
+    home: Root, spec: Spec, pin: Pin, sources: Sources, network: Network, progress: Progress
+) -> dict[str, Facts]:
+    """What the layers of each platform's image say of the files to be patched, by the image's digest.
+
+    Raises:
+        ImageMismatch: an image is not what the series was made for.
+    """
+    location = parse_location(pin.reference).with_digest(pin.digest)
+    bases = choose_bases(spec, location, network, list(pin.images) if pin.is_index else [])
+    patched = patch_upstream(home, spec, cache_path(), sources, say=progress)
+    plans = plan_images(patched, bases, lock=Lock(), cache=cache_path(), progress=progress.transfer)
+    return {plan.base.manifest.digest: plan.facts for plan in plans}
+
+
+def _print_facts(facts: Facts) -> None:
+    for root in facts.roots:
+        installed = f" ({root.distribution} {root.version})" if root.distribution else ""
+        click.echo(f"{'':<14}{root.path} at /{root.image_path}{installed}")
+    click.echo(f"{'':<14}{len(facts.files)} files as the series expects them")
+    for text in facts.warnings:
+        warn(text)
 
 
 def _resolve(spec: BaseSpec, base_text: str | None, network: Network) -> Pin:
     from builder.image.location import open_source
-    from builder.image.model import is_digest
-    from builder.image.reference import parse_location
 
     if base_text is not None and is_digest(base_text):
         base_text = f"{spec.image}@{base_text}"
@@ -80,7 +132,7 @@ def _standing(spec: BaseSpec, platform: str, digest: str) -> str:
     return "" if said is None else "  as in the spec" if said == digest else f"  the spec has {said[:19]}…"
 
 
-def _check(spec: BaseSpec, lock: Lock, base_text: str | None, network: Network, as_json: bool) -> None:
+def _check(lock: Lock, base_text: str | None, network: Network, as_json: bool) -> None:
     from builder.image.location import open_source
 
     if base_text is not None:

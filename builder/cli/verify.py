@@ -12,7 +12,7 @@ import click
 from builder.build import series_of
 from builder.cli.options import platform_option, root_option
 from builder.cli.output import Progress, json_option, paint, print_fact, print_json, warn
-from builder.errors import UsageError
+from builder.errors import ImageMismatch, UsageError
 from builder.image.model import Platform
 from builder.image.reference import parse_location
 from builder.lock import read_lock
@@ -158,7 +158,16 @@ def _base_layers(manifest: Manifest, base_text: str | None, network: Network) ->
         return None
     place = parse_location(base_text or manifest.base.ref)
     source = open_source(place.with_digest(manifest.base.digest), network)
-    found = source.get_manifest(manifest.base.digest)
+    try:
+        found = source.get_manifest(manifest.base.digest)
+    except ImageMismatch as error:
+        raise ImageMismatch(
+            "the base that the image's manifest names is not there",
+            where=place.name,
+            expected=manifest.base.digest,
+            found=error.what,
+            hint="name the repository or layout that has it: --base REF",
+        ) from error
     config = source.read_blob(base_config(found))
     return BaseLayers(diff_ids(config), tuple(layer.digest for layer in base_layers(found)))
 

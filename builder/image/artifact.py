@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from builder.errors import ImageMismatch
@@ -49,18 +50,15 @@ def attach_artifacts(place: Place, subject: Descriptor, artifacts: Sequence[Arti
         Unavailable: the registry did not answer, or denies it; the directory cannot be written.
     """
     empty = Descriptor(EMPTY_TYPE, sha256_digest(EMPTY), len(EMPTY))
-    place.put_blob(empty, EMPTY)
     plain = replace(subject, platform=None, annotations={})
-    attached = []
-    for artifact in artifacts:
-        blob = Descriptor(artifact.media_type, sha256_digest(artifact.data), len(artifact.data))
-        place.put_blob(blob, artifact.data)
-        manifest = _manifest(artifact, empty, blob, plain)
-        if isinstance(place, Repository):
-            attached.append(place.put_referrer(manifest))
-        else:
-            attached.append(_put_into_layout(place, manifest, subject.digest))
-    return attached
+    blobs = [_blob_of(artifact) for artifact in artifacts]
+    manifests = [_manifest(*pair, empty, plain) for pair in zip(artifacts, blobs, strict=True)]
+    stored = [(empty, EMPTY), *zip(blobs, (artifact.data for artifact in artifacts), strict=True)]
+    with ThreadPoolExecutor(len(stored)) as pool:  # the registry takes longer over each than its bytes do
+        list(pool.map(lambda pair: place.put_blob(*pair), stored))
+    if isinstance(place, Repository):
+        return place.put_referrers(manifests)
+    return [_put_into_layout(place, manifest, subject.digest) for manifest in manifests]
 
 
 def list_artifacts(place: Place, digest: str) -> list[Descriptor]:
@@ -92,7 +90,11 @@ def read_artifact(place: Place, descriptor: Descriptor) -> tuple[str, bytes]:
     return blob.media_type, place.read_blob(blob, limit=LARGEST_ARTIFACT)
 
 
-def _manifest(artifact: Artifact, empty: Descriptor, blob: Descriptor, subject: Descriptor) -> RawManifest:
+def _blob_of(artifact: Artifact) -> Descriptor:
+    return Descriptor(artifact.media_type, sha256_digest(artifact.data), len(artifact.data))
+
+
+def _manifest(artifact: Artifact, blob: Descriptor, empty: Descriptor, subject: Descriptor) -> RawManifest:
     value = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,

@@ -7,7 +7,7 @@ build. What may fail for a while is tried again within bounds; what then fails i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from types import TracebackType
@@ -309,21 +309,33 @@ class Repository:
         return [one for one in found if artifact_type in (None, one.artifact_type)]
 
     def put_referrer(self, manifest: RawManifest) -> Descriptor:
-        """Store a manifest with a ``subject``, so that it is found from there. Its blobs must be there.
+        """Store a manifest with a ``subject``, so that it is found from there (see :meth:`put_referrers`)."""
+        (stored,) = self.put_referrers([manifest])
+        return stored
 
-        Where the registry has no referrers API, the fallback tag is written too. Writers who do that at the
-        same moment can overwrite each other (the specification has no lock): what was written is read again.
+    def put_referrers(self, manifests: Sequence[RawManifest]) -> list[Descriptor]:
+        """Store manifests with a ``subject``, so that they are found from there. Their blobs must be there.
+
+        Where the registry has no referrers API, the fallback tag is written too, once for all of them.
+        Writers who do that at the same moment can overwrite each other (the specification has no lock):
+        what was written is read again.
 
         Raises:
-            ImageMismatch: it has no subject, or the list of referrers is damaged.
+            ImageMismatch: one has no subject, or the list of referrers is damaged.
             Unavailable: as :meth:`get_manifest`; also where others keep overwriting the list.
         """
-        subject = subject_of(manifest, f"for {self.name}")
-        reply = self._put_manifest(manifest, manifest.digest)
-        own = referrer_descriptor(manifest, f"for {self.name}")
-        if reply is None or "OCI-Subject" not in reply.headers:
-            self._list_under_tag(own, referrers_tag(subject))
-        return own
+        stored: list[Descriptor] = []
+        unlisted: dict[str, list[Descriptor]] = {}
+        for manifest in manifests:
+            subject = subject_of(manifest, f"for {self.name}")
+            reply = self._put_manifest(manifest, manifest.digest)
+            own = referrer_descriptor(manifest, f"for {self.name}")
+            stored.append(own)
+            if reply is None or "OCI-Subject" not in reply.headers:
+                unlisted.setdefault(referrers_tag(subject), []).append(own)
+        for tag, new in unlisted.items():
+            self._list_under_tag(new, tag)
+        return stored
 
     def _asked_referrers(self, digest: str) -> list[Descriptor] | None:
         """The answer of the referrers API; ``None`` where the registry has none."""
@@ -338,12 +350,14 @@ class Repository:
             answered = True
         return found if answered else None
 
-    def _list_under_tag(self, own: Descriptor, tag: str) -> None:
+    def _list_under_tag(self, new: Sequence[Descriptor], tag: str) -> None:
         for _ in range(LIST_ATTEMPTS):
             others = listed(self.find_manifest(tag), f"{self.name}:{tag}")
-            if any(other.digest == own.digest for other in others):
+            there = {other.digest for other in others}
+            missing = [own for own in new if own.digest not in there]
+            if not missing:
                 return
-            self._put_manifest(listing([*others, own]), tag)
+            self._put_manifest(listing([*others, *missing]), tag)
         raise Unavailable(
             "others keep overwriting the list of referrers",
             where=f"{self.name}:{tag}",

@@ -379,3 +379,24 @@ def test_reading_an_image_or_baking_one_starts_nothing(bench: Bench) -> None:
     actions = set(bench.engine.cli("events", *options).split())
     assert "create" in actions
     assert not actions & {"start", "exec_start", "attach"}
+
+
+def test_the_classic_builder_makes_the_same_files_where_no_client_can_use_buildkit(
+    bench: Bench, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("git", "sh", "unshare", "prlimit"):
+        if found := shutil.which(name):
+            (programs / name).symlink_to(found)
+    assert not (programs / "docker").exists()
+    alone = bench.overlay.with_environment(PATH=str(programs))
+    tag = f"classic-{uuid.uuid4().hex[:8]}"
+    options = ("--base", bench.base, "--wheel", bench.wheel, "--engine", "docker", "--tag-template", tag)
+    loaded = alone("build", OVERLAY, *options, "--json").check().json["loaded"]
+    try:
+        ours = exported(bench.engine, bench.embedded, tmp_path / "embedded.tar")
+        theirs = exported(bench.engine, loaded, tmp_path / "classic.tar")
+    finally:
+        bench.engine.cli("image", "rm", loaded)
+    assert theirs == ours

@@ -13,6 +13,7 @@ import yaml
 from builder.image.model import Platform
 from builder.wheelbase import write_wheel_base
 from tests.conftest import Overlay
+from tests.integration.bases import Base, changed_base
 from tests.integration.conftest import Registry
 from tests.integration.judge import OVERLAY
 from tests.integration.layouts import INDEX, Layout
@@ -121,7 +122,7 @@ def test_check_notices_a_tag_that_vanished_and_names_the_nearest(
 
 
 def test_a_tag_that_never_existed_names_the_nearest(overlay: Overlay, pushed: str) -> None:
-    refused = overlay("pin", OVERLAY, "--base", f"{pushed}-cu130").check(5)
+    refused = overlay("pin", OVERLAY, "--base", f"{pushed}-x").check(5)
     assert "no such tag" in refused.err
     assert "nearest tags are v1" in refused.err
 
@@ -148,3 +149,29 @@ def test_the_index_in_the_place_of_a_platform_is_told(
 def test_tag_and_digest_that_disagree_are_told(overlay: Overlay, pushed: str) -> None:
     refused = overlay("pin", OVERLAY, "--base", f"{pushed}@sha256:{'0' * 64}").check(5)
     assert "does not lead to the digest" in refused.err
+
+
+def test_verify_writes_the_roots_and_pre_images_of_each_platform(
+    overlay: Overlay, pushed: str, two_platforms: Layout, wheel: Callable[[str], Path]
+) -> None:
+    run = overlay("pin", OVERLAY, "--base", pushed, "--verify", "--wheel", wheel("0.5.20")).check()
+    bases = lock_of(overlay)["bases"]
+    assert set(bases) == set(children(two_platforms).values())
+    for facts in bases.values():
+        (root,) = facts["roots"]
+        assert (root["path"], root["image_path"]) == ("python/sglang", "sgl-workspace/sglang/python/sglang")
+        assert facts["files"]["python/sglang/srt/environ.py"]["blob"]
+    assert "python/sglang at /sgl-workspace/sglang/python/sglang (sglang 0.5.20)" in run.out
+
+
+def test_verify_refuses_a_base_that_the_series_was_not_made_for(
+    overlay: Overlay,
+    small_base: Base,
+    skopeo: Callable[..., str],
+    registry: Registry,
+    wheel: Callable[[str], Path],
+) -> None:
+    base = changed_base(small_base, {"python/sglang/srt/environ.py": b"x = 1\n"}, "changed")
+    target = base.push(skopeo, registry.repository("base"))
+    overlay("pin", OVERLAY, "--base", target, "--verify", "--wheel", wheel("0.5.20")).check(5)
+    assert not (overlay.directory / "overlays" / f"{OVERLAY}.lock").exists()

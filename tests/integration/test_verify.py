@@ -66,6 +66,22 @@ def test_a_patched_file_that_a_later_layer_removes(workshop: Workshop) -> None:
     assert kinds(workshop.deviations(digest)) == [("file", f"/{PATCHED}")]
 
 
+def test_a_patch_that_is_declared_and_not_delivered(workshop: Workshop) -> None:
+    without = workshop.with_top_layer_changed(
+        "undelivered", lambda name, data: None if name == PATCHED else data
+    )
+    (deviation,) = workshop.deviations(without)
+    assert (deviation["kind"], deviation["where"]) == ("file", f"/{PATCHED}")
+
+
+def test_a_base_that_is_nowhere_is_told_with_what_to_do(workshop: Workshop, tmp_path: Path) -> None:
+    from tests.integration.layouts import Layout
+
+    empty = Layout.create(tmp_path / "empty")
+    run = workshop.overlay("verify", workshop.reference, "--base", f"oci:{empty.directory}").check(5)
+    assert "--base REF" in run.err
+
+
 def test_another_mode(workshop: Workshop) -> None:
     digest = workshop.with_layer_on_top("mode", file(PATCHED, workshop.data(PATCHED), mode=0o600))
     assert kinds(workshop.deviations(digest)) == [("mode", f"/{PATCHED}")]
