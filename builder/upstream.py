@@ -9,41 +9,39 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import stat
-import subprocess
-import sys
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock
 
 from builder.apply import SourceFile
 from builder.errors import InvalidInput, Unavailable
 from builder.gitstore import GitError, GitStore, TreeEntry
 from builder.spec import UpstreamSpec, Wheel, check_git_source
+from builder.wheel import check_wheel, download_wheel, read_wheel, without_secrets
 
-MAX_WHEEL_BYTES = 2 << 30
-MAX_WHEEL_FILES = 200_000
-DOWNLOAD_TIMEOUT = 600.0
-SGLANG_PREFIX = "python/sglang"
-METADATA_PATH = "python/sglang.dist-info/METADATA"
-
+LOCK_TIMEOUT = 900.0  # seconds: longer than a download may take
 Progress = Callable[[str], None]
-
-# The tags SGLang's release wheels are built for. A wheel is only unpacked, so they need not fit this machine.
-_WHEEL_TAGS = (
-    "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--abi", "none",
-    "--platform", "any", "--platform", "manylinux_2_34_x86_64", "--platform", "manylinux_2_28_x86_64",
-    "--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64",
-)  # fmt: skip
+METADATA_PATH = "python/sglang.dist-info/METADATA"
 
 
 def _silent(_: str) -> None:
     return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Have a part of the cache to oneself."""
+    from filelock import FileLock, Timeout  # only what is not cached yet waits for its import
+
+    try:
+        with FileLock(path, timeout=LOCK_TIMEOUT):
+            yield
+    except Timeout as error:
+        raise Unavailable(
+            "another process holds a part of the cache", where=str(path), hint="wait for it, or end it"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def resolve_upstream(
     """
     if source == "auto":
         has_commit = spec.commit is not None and (
-            url is not None or _repository_store(spec, cache).resolve(spec.commit) is not None
+            url is not None or _is_cached(spec.repository, spec.commit, cache)
         )
         source = "repository" if spec.wheel is None or (has_commit and wheel_file is None) else "wheel"
     if source == "wheel":
@@ -183,111 +181,22 @@ def wheel_mount(
     reference = f"refs/wheels/{wheel.sha256}/{package}"
     commit = store.resolve(reference)
     if commit is None:
-        with FileLock(cache / "wheels.lock", timeout=DOWNLOAD_TIMEOUT):
+        with _locked(cache / "wheels.lock"):
             commit = store.resolve(reference)
             if commit is None:
                 path = wheel_file or download_wheel(wheel, cache, progress=progress)
-                _check_sha256(path, wheel)
+                if wheel_file is not None:
+                    check_wheel(wheel_file, wheel)
                 progress(f"importing {path.name}")
                 commit = _import_wheel(store, path, wheel, package)
                 store.git("update-ref", reference, commit)
     return Mount("" if package == "sglang" else "site-packages/", store, commit)
 
 
-def download_wheel(wheel: Wheel, cache: Path, *, progress: Progress = _silent) -> Path:
-    """The wheel's file, from the cache or the package index that pip is set up for.
-
-    Raises:
-        InvalidInput: the index has the release, but no file with this SHA-256.
-        Unavailable: the index does not answer, or has no such release.
-    """
-    directory = cache / "wheels" / wheel.sha256
-    there = sorted(directory.glob("*.whl")) if directory.is_dir() else []
-    if there:
-        return there[0]
-    progress(f"downloading {wheel.requirement}")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as new:
-        pinned = Path(new) / "requirements.txt"
-        pinned.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
-        (Path(new) / "out").mkdir()
-        arguments = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input", *_WHEEL_TAGS]
-        _pip([*arguments, "--dest", str(Path(new) / "out"), "--require-hashes", "-r", str(pinned)], wheel)
-        if not directory.exists():
-            (Path(new) / "out").rename(directory)
-    return next(iter(sorted(directory.glob("*.whl"))))
-
-
-def _pip(arguments: Sequence[str], wheel: Wheel) -> None:
-    """Run pip of this Python, else one on the PATH."""
-    command = [sys.executable, "-m", "pip"]
-    if subprocess.run([*command, "--version"], capture_output=True, check=False).returncode:
-        found = shutil.which("pip3") or shutil.which("pip")
-        if found is None:
-            raise Unavailable(
-                "there is no pip to download the wheel with",
-                where=wheel.requirement,
-                hint="install pip, or give the wheel's file with --wheel FILE",
-            )
-        command = [found]
-    try:
-        done = subprocess.run(
-            [*command, *arguments],
-            capture_output=True,
-            check=False,
-            timeout=DOWNLOAD_TIMEOUT,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(
-            "the package index did not answer in time",
-            where=wheel.requirement,
-            expected=f"a download within {DOWNLOAD_TIMEOUT:.0f} s",
-            hint="check the network; or give the wheel's file with --wheel FILE",
-        ) from error
-    if done.returncode == 0:
-        return
-    said = _without_secrets(done.stderr.decode(errors="replace"))
-    if "DO NOT MATCH THE HASHES" in said or "HASHES" in said.upper():
-        raise InvalidInput(
-            "the package index has another file than the spec pins",
-            where=f"upstream.wheel {wheel.requirement}",
-            expected=f"sha256 {wheel.sha256}",
-            hint="check the sha256 in the spec against the index's own page of the release",
-            details=said,
-        )
-    raise Unavailable(
-        "the wheel cannot be downloaded",
-        where=wheel.requirement,
-        hint="check the network and pip's index settings; or give the wheel's file with --wheel FILE",
-        details=said,
-    )
-
-
-def _without_secrets(text: str) -> str:
-    """Text with credentials in URLs taken out, and only its last lines."""
-    return "\n".join(re.sub(r"://[^/@\s]+@", "://***@", text).strip().splitlines()[-8:])
-
-
-def _check_sha256(path: Path, wheel: Wheel) -> None:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    if digest.hexdigest() != wheel.sha256:
-        raise InvalidInput(
-            "wheel is not the one the spec pins",
-            where=str(path),
-            expected=f"sha256 {wheel.sha256}",
-            found=f"sha256 {digest.hexdigest()}",
-            hint="give the right file, or let overlay download it",
-        )
-
-
 def _import_wheel(store: GitStore, path: Path, wheel: Wheel, package: str) -> str:
     """Import a wheel's sources with ``git fast-import``; the commit depends on the wheel alone."""
-    prefix = "python" if package == "sglang" else ""
-    with zipfile.ZipFile(path) as archive, tempfile.TemporaryFile() as stream:
+    prefix = "python/" if package == "sglang" else ""
+    with tempfile.TemporaryFile() as stream:
         message = f"{wheel.requirement}\n\nwheel sha256:{wheel.sha256}\n".encode()
         stream.write(
             b"feature done\ncommit refs/overlay/import\ncommitter overlay <overlay@localhost> 0 +0000\n"
@@ -295,15 +204,12 @@ def _import_wheel(store: GitStore, path: Path, wheel: Wheel, package: str) -> st
             + message
             + b"\n"
         )
-        for info in _members(archive, path, package):
-            name = info.filename if not info.filename.endswith(".dist-info/METADATA") else None
-            target = f"{prefix}/{name}".lstrip("/") if name else METADATA_PATH.replace("sglang", package)
-            executable = stat.S_IMODE(info.external_attr >> 16) & 0o111
-            data = archive.read(info)
-            stream.write(
-                f"M {'100755' if executable else '100644'} inline {target}\ndata {len(data)}\n".encode()
-            )
-            stream.write(data + b"\n")
+        for file in read_wheel(path, package):
+            is_source = file.path.startswith(f"{package}/")
+            target = prefix + file.path if is_source else METADATA_PATH.replace("sglang", package)
+            mode = "100755" if file.is_executable else "100644"
+            stream.write(f"M {mode} inline {target}\ndata {len(file.data)}\n".encode())
+            stream.write(file.data + b"\n")
         stream.write(b"done\n")
         stream.seek(0)
         store.git("fast-import", "--quiet", "--force", "--done", "--date-format=raw", stdin=stream)
@@ -313,42 +219,16 @@ def _import_wheel(store: GitStore, path: Path, wheel: Wheel, package: str) -> st
     return commit
 
 
-def _members(archive: zipfile.ZipFile, path: Path, package: str) -> list[zipfile.ZipInfo]:
-    """The wheel's source files, checked: sizes, names, nothing outside the package."""
-    infos = archive.infolist()
-    if len(infos) > MAX_WHEEL_FILES or sum(info.file_size for info in infos) > MAX_WHEEL_BYTES:
-        raise InvalidInput(
-            "wheel is too large",
-            where=str(path),
-            expected=f"at most {MAX_WHEEL_FILES} files and {MAX_WHEEL_BYTES} bytes",
-        )
-    taken: dict[str, zipfile.ZipInfo] = {}
-    for info in infos:
-        name = info.filename
-        if info.is_dir() or name.endswith((".so", ".pyd", ".dylib")):
-            continue
-        parts = name.split("/")
-        if (
-            any(part in ("", ".", "..", ".git") for part in parts)
-            or '"' in name
-            or "\n" in name
-            or "\\" in name
-        ):
-            raise InvalidInput("wheel names a path outside its package", where=str(path), found=repr(name))
-        is_metadata = len(parts) == 2 and parts[0].endswith(".dist-info") and parts[1] == "METADATA"
-        if parts[0] == package or is_metadata:
-            taken[name] = info
-    if not any(name.startswith(f"{package}/") for name in taken):
-        raise InvalidInput("wheel does not hold the package", where=str(path), expected=f"{package}/…")
-    return [taken[name] for name in sorted(taken)]
-
-
 # --- the repository -----------------------------------------------------------------------------------------
 
 
-def _repository_store(spec: UpstreamSpec, cache: Path) -> GitStore:
-    key = hashlib.sha256(spec.repository.encode()).hexdigest()[:16]
-    return GitStore.create(cache / f"repository-{key}.git")
+def _repository_path(repository: str, cache: Path) -> Path:
+    return cache / f"repository-{hashlib.sha256(repository.encode()).hexdigest()[:16]}.git"
+
+
+def _is_cached(repository: str, commit: str, cache: Path) -> bool:
+    path = _repository_path(repository, cache)
+    return (path / "HEAD").exists() and GitStore(path).resolve(commit) is not None
 
 
 def repository_mount(
@@ -374,19 +254,25 @@ def repository_mount(
         raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
     if "://" not in address and Path(address).exists():
         address = str(Path(address).resolve())
-    key = hashlib.sha256(repository.encode()).hexdigest()[:16]
-    store = GitStore.create(cache / f"repository-{key}.git")
+    path = _repository_path(repository, cache)
+    store = GitStore.create(path)
     found = store.resolve(commit)
-    if found is None:
-        with FileLock(cache / f"repository-{key}.lock", timeout=DOWNLOAD_TIMEOUT):
+    if found is None or not _fetches_from(store, address):
+        with _locked(path.with_suffix(".lock")):
+            _set_origin(store, address)
             found = store.resolve(commit)
             if found is None:
-                progress(f"fetching {commit[:12]} from {_without_secrets(address)}")
+                progress(f"fetching {commit[:12]} from {without_secrets(address)}")
                 found = _fetch_commit(store, address, commit)
     return Mount("", store, found, partial=True)
 
 
-def _fetch_commit(store: GitStore, address: str, commit: str) -> str:
+def _fetches_from(store: GitStore, address: str) -> bool:
+    """Whether blobs that are still missing would be asked of this address, and not of an earlier mirror."""
+    return f"\turl = {address}\n" in (store.path / "config").read_text(errors="surrogateescape")
+
+
+def _set_origin(store: GitStore, address: str) -> None:
     for key, value in {
         "core.repositoryFormatVersion": "1",
         "extensions.partialClone": "origin",
@@ -395,6 +281,9 @@ def _fetch_commit(store: GitStore, address: str, commit: str) -> str:
         "remote.origin.partialCloneFilter": "blob:none",
     }.items():
         store.git("config", key, value)
+
+
+def _fetch_commit(store: GitStore, address: str, commit: str) -> str:
     fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--filter=blob:none", "--no-write-fetch-head")
     try:
         store.git(*fetch, "origin", f"{commit}:refs/pins/{commit}")
@@ -408,20 +297,20 @@ def _fetch_commit(store: GitStore, address: str, commit: str) -> str:
 
 def _fetch_error(address: str, commit: str, error: GitError) -> InvalidInput | Unavailable:
     """Tell a commit that is not there from a repository that is not."""
-    said = _without_secrets(error.stderr)
+    said = without_secrets(error.stderr)
     if re.search(
         r"not our ref|unadvertised object|couldn't find remote ref|no such remote ref", said, re.IGNORECASE
     ):
         return InvalidInput(
             "the repository has no such commit",
-            where=_without_secrets(address),
+            where=without_secrets(address),
             expected=commit,
             hint="check upstream.commit in the spec; a commit of a fork needs --upstream-url of that fork",
             details=said,
         )
     return Unavailable(
         "the repository cannot be fetched from",
-        where=_without_secrets(address),
+        where=without_secrets(address),
         hint="check the network, name a mirror with --upstream-url, or use the release wheel: --source wheel",
         details=said,
     )

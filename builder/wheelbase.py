@@ -10,9 +10,6 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-import stat
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +17,7 @@ from email.parser import BytesHeaderParser
 from pathlib import Path
 
 from builder.errors import ImageMismatch, InvalidInput
-from builder.image.append import descriptor_json, new_index, timestamp
+from builder.image.append import new_index, timestamp
 from builder.image.layer import (
     LayerDirectory,
     LayerEntry,
@@ -46,6 +43,7 @@ from builder.image.model import (
     canonical_json,
     sha256_digest,
 )
+from builder.wheel import WheelFile, read_wheel
 
 FAMILIES = {"oci": (OCI_MANIFEST, OCI_CONFIG), "docker": (DOCKER_MANIFEST, DOCKER_CONFIG)}
 
@@ -53,8 +51,6 @@ _TREE = "sgl-workspace/sglang/python"
 _PACKAGES = "usr/local/lib/python3.12/dist-packages"
 _STUB = b"This file stands for a Python interpreter, and runs nothing. See `overlay base wheel`.\n"
 _CREATED = 1_767_225_600  # 2026-01-01: a base has a time of its own, not the clock's
-_MAX_MEMBERS = 50_000
-_MAX_UNPACKED = 512 << 20
 _PIECE = 1 << 20
 
 
@@ -164,37 +160,21 @@ def write_wheel_base(
 
 @dataclass(frozen=True)
 class Sources:
-    """What a wheel of SGLang holds: its version, metadata, and ``sglang/…`` files with their modes."""
+    """What a wheel of SGLang holds: its version, metadata, and ``sglang/…`` files."""
 
     version: str
     metadata: bytes = field(repr=False)
-    files: tuple[tuple[str, int, bytes], ...] = field(repr=False)
+    files: tuple[WheelFile, ...] = field(repr=False)
 
 
 def read_sources(wheel: Path) -> Sources:
-    """The sources in a wheel (binary distribution format, PEP 427), without compiled extensions.
+    """The sources in a wheel, without compiled extensions.
 
     Raises:
         InvalidInput: as :func:`write_wheel_base` says.
     """
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            members = _checked_members(archive, wheel)
-            metadata = archive.read(_metadata_member(members, wheel))
-            files = tuple(
-                (
-                    member.filename,
-                    0o755 if member.external_attr >> 16 & stat.S_IXUSR else 0o644,
-                    archive.read(member),
-                )
-                for member in members
-                if member.filename.startswith("sglang/")
-                and not member.is_dir()
-                and not member.filename.endswith(".so")
-            )
-    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidInput("the wheel cannot be read", where=str(wheel), found=str(error)) from error
-    headers = BytesHeaderParser().parsebytes(metadata)
+    metadata, *files = read_wheel(wheel, "sglang")
+    headers = BytesHeaderParser().parsebytes(metadata.data)
     name, version = str(headers.get("Name", "")), str(headers.get("Version", ""))
     if re.sub(r"[-_.]+", "-", name).lower() != "sglang" or not re.fullmatch(r"[A-Za-z0-9.!+]+", version):
         raise InvalidInput(
@@ -203,32 +183,7 @@ def read_sources(wheel: Path) -> Sources:
             expected="Name: sglang",
             found=f"{name} {version}".strip(),
         )
-    return Sources(version, metadata, files)
-
-
-def _checked_members(archive: zipfile.ZipFile, wheel: Path) -> list[zipfile.ZipInfo]:
-    members = archive.infolist()
-    unpacked = sum(member.file_size for member in members)
-    if len(members) > _MAX_MEMBERS or unpacked > _MAX_UNPACKED:
-        raise InvalidInput(
-            "the wheel is larger than a wheel of SGLang can be",
-            where=str(wheel),
-            expected=f"at most {_MAX_MEMBERS} members and {_MAX_UNPACKED} bytes",
-            found=f"{len(members)} members and {unpacked} bytes",
-        )
-    return members
-
-
-def _metadata_member(members: Iterable[zipfile.ZipInfo], wheel: Path) -> zipfile.ZipInfo:
-    found = [m for m in members if re.fullmatch(r"[^/]+\.dist-info/METADATA", m.filename)]
-    if len(found) != 1:
-        raise InvalidInput(
-            "not a wheel",
-            where=str(wheel),
-            expected="one *.dist-info/METADATA",
-            found=f"{len(found)} of them",
-        )
-    return found[0]
+    return Sources(version, metadata.data, tuple(files))
 
 
 def _system_entries(sources: Sources) -> list[LayerEntry]:
@@ -247,7 +202,12 @@ def _system_entries(sources: Sources) -> list[LayerEntry]:
 
 
 def _source_entries(sources: Sources) -> list[LayerEntry]:
-    return _with_parents(*(LayerFile(f"{_TREE}/{name}", data, mode) for name, mode, data in sources.files))
+    return _with_parents(
+        *(
+            LayerFile(f"{_TREE}/{file.path}", file.data, 0o755 if file.is_executable else 0o644)
+            for file in sources.files
+        )
+    )
 
 
 def _with_parents(*entries: LayerEntry) -> list[LayerEntry]:
@@ -329,7 +289,7 @@ def _manifest(media_type: str, config: Descriptor, blobs: Iterable[_Blob]) -> Ra
     value = {
         "schemaVersion": 2,
         "mediaType": media_type,
-        "config": descriptor_json(config),
-        "layers": [descriptor_json(blob.descriptor) for blob in blobs],
+        "config": config.as_json(),
+        "layers": [blob.descriptor.as_json() for blob in blobs],
     }
     return RawManifest(media_type, canonical_json(value))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from builder.cli.options import root_option
 from builder.cli.output import Progress, json_option, print_json, warn
 from builder.errors import UsageError
 from builder.image.model import Platform
 from builder.image.reference import parse_location
-from builder.root import cache_path, find_root
+from builder.root import Root, cache_path, find_root
 from builder.spec import Wheel, read_spec
 
 
@@ -37,6 +38,7 @@ def command() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The wheel, already downloaded.",
 )
+@root_option
 @json_option
 def wheel(
     requirement: str,
@@ -45,6 +47,7 @@ def wheel(
     family: str,
     sha256: str | None,
     wheel_file: Path | None,
+    root: Path | None,
     as_json: bool,
 ) -> None:
     """A base image with only SGLang's sources, from a release wheel: nothing in it runs.
@@ -54,7 +57,6 @@ def wheel(
     from builder.image.layout import Layout
     from builder.image.location import open_sink
     from builder.image.registry import Network
-    from builder.upstream import download_wheel
     from builder.wheelbase import write_wheel_base
 
     location = parse_location(output)
@@ -62,7 +64,7 @@ def wheel(
         raise UsageError("the digest is what making the base finds out", found=output)
     progress = Progress()
     try:
-        path = wheel_file or download_wheel(_pinned(requirement, sha256), cache_path(), progress=progress)
+        path = _wheel(requirement, sha256, wheel_file, find_root(root), progress)
         progress(f"making a base of {path.name}")
         with Network(warn=warn) as network:
             sink = open_sink(location, network, layout=Layout)
@@ -86,17 +88,37 @@ def wheel(
     click.echo(reference)
 
 
-def _pinned(requirement: str, sha256: str | None) -> Wheel:
-    """The wheel with its SHA-256: as given, else as one of the specs pins it."""
-    if sha256 is None:
-        home = find_root()
-        pins = (read_spec(home.spec_path(name)).upstream.wheel for name in home.names())
-        pinned = next((pin for pin in pins if pin is not None and pin.requirement == requirement), None)
+def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, progress: Progress) -> Path:
+    """The wheel's file, as given or downloaded; held to the SHA-256 that is given or that a spec pins."""
+    from builder.wheel import check_wheel, download_wheel
+
+    pinned = _pin(requirement, sha256, root)
+    if file is None:
         if pinned is None:
             raise UsageError(
                 "no spec pins this wheel",
                 where=requirement,
                 hint="name its SHA-256 with --sha256 (the package index shows it), or its file with --wheel",
             )
-        return pinned
-    return Wheel(requirement=requirement, sha256=sha256)
+        return download_wheel(pinned, cache_path(), progress=progress)
+    if not file.name.startswith(requirement.replace("==", "-") + "-"):
+        raise UsageError("the file is of another wheel", expected=requirement, found=file.name)
+    if pinned is not None:
+        check_wheel(file, pinned)
+    return file
+
+
+def _pin(requirement: str, sha256: str | None, root: Root) -> Wheel | None:
+    """The wheel with the SHA-256 that is given, else as one of the specs pins it."""
+    if sha256 is None:
+        pins = (read_spec(root.spec_path(name)).upstream.wheel for name in root.names())
+        return next((pin for pin in pins if pin is not None and pin.requirement == requirement), None)
+    try:
+        return Wheel(requirement=requirement, sha256=sha256)
+    except ValueError as error:
+        raise UsageError(
+            "not the pin of a wheel",
+            where=requirement,
+            expected="NAME==VERSION, and 64 hex digits in lower case",
+            found=sha256,
+        ) from error

@@ -7,6 +7,7 @@ import subprocess
 import zipfile
 from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -129,6 +130,28 @@ def test_a_mirror_serves_for_the_repository(tmp_path: Path, repository: tuple[Pa
     assert len(_blobs(resolve_upstream(spec, tmp_path / "cache", url=str(path)))) == len(FILES)
 
 
+def test_a_mirror_of_long_ago_is_not_asked_for_blobs(tmp_path: Path, repository: tuple[Path, str]) -> None:
+    path, commit = repository
+    mirror = tmp_path / "mirror"
+    _git(tmp_path, "clone", "--quiet", "--bare", str(path), str(mirror))
+    _git(mirror, "config", "uploadpack.allowFilter", "true")
+    spec = UpstreamSpec(repository=str(path), release="v1", commit=commit)
+    resolve_upstream(spec, tmp_path / "cache", url=str(mirror)).files(PATHS[:1])
+    rmtree(mirror)
+    assert len(resolve_upstream(spec, tmp_path / "cache").files(PATHS)) == len(FILES)
+
+
+def test_a_damaged_wheel_of_the_cache_is_named(tmp_path: Path, wheel_file: Path) -> None:
+    spec = _wheel_spec(wheel_file)
+    cached = tmp_path / "cache" / "wheels" / str(spec.wheel and spec.wheel.sha256) / wheel_file.name
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(wheel_file.read_bytes()[:-1])
+    with pytest.raises(InvalidInput) as caught:
+        resolve_upstream(spec, tmp_path / "cache")
+    assert caught.value.where == str(cached)
+    assert "remove it" in str(caught.value.hint)
+
+
 def test_a_commit_that_is_not_there_is_invalid_input(tmp_path: Path, repository: tuple[Path, str]) -> None:
     spec = UpstreamSpec(repository=str(repository[0]), release="v1", commit="ab" * 20)
     with pytest.raises(InvalidInput) as caught:
@@ -161,7 +184,7 @@ def test_a_wheel_with_another_sha256_is_refused(tmp_path: Path, wheel_file: Path
     spec = UpstreamSpec(release="v1", wheel=Wheel(requirement="sglang==1.0", sha256="ab" * 32))
     with pytest.raises(InvalidInput) as caught:
         resolve_upstream(spec, tmp_path / "cache", wheel_file=wheel_file)
-    assert caught.value.expected == f"sha256 {'ab' * 32}"
+    assert caught.value.expected == f"sha256 {'ab' * 32} (sglang==1.0)"
 
 
 def test_a_pin_that_the_index_does_not_have_is_invalid_input(tmp_path: Path) -> None:
@@ -177,7 +200,7 @@ def test_a_wheel_cannot_name_a_path_outside(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("sglang/__init__.py", b"")
         archive.writestr(name, b"x")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="outside its package"):
         resolve_upstream(_wheel_spec(path), tmp_path / "cache", wheel_file=path)
 
 
