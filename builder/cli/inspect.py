@@ -8,56 +8,64 @@ import click
 
 from builder.cli.options import platform_option
 from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
-from builder.image.model import Platform
-from builder.image.reference import parse_location
+from builder.cli.subject import open_subject
 from builder.manifest import Manifest
-from builder.trust.record import Record, find_manifest, read_record
-from builder.trust.subject import labels_of, open_image
+from builder.trust.record import Record, find_manifest, other_manifest, read_record
+from builder.trust.subject import LayeredImage, Subject
+from builder.trust.verify import subject_manifest
 
 _EXAMPLES = """\b
 Examples:
   overlay inspect registry.example/sglang:v0.5.20-glm53-flash-gb10 --platform linux/arm64
   overlay inspect oci:image --full --json
+  overlay inspect sglang-rank0                   a container of the Docker Engine
 """
 
 
 @click.command("inspect", epilog=_EXAMPLES)
-@click.argument("image", metavar="IMAGE")
+@click.argument("image", metavar="IMAGE|CONTAINER")
 @platform_option
 @click.option("--full", is_flag=True, help="Read the manifest out of the image's topmost layers too.")
 @json_option
 def command(image: str, platform: str | None, full: bool, as_json: bool) -> None:
     """What is in an image beyond its base, as its labels say: one manifest and one config are read.
 
-    These are the image's own words; overlay verify holds them against its bytes.
+    A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine. These
+    are the image's own words; overlay verify holds them against its bytes.
     """
-    from builder.image.location import identifier_of, open_source
     from builder.image.registry import Network
 
-    location = parse_location(image)
     progress = Progress()
     manifest = None
     try:
-        with Network(warn=warn) as network:
-            source = open_source(location, network)
-            wanted = Platform.parse(platform) if platform else None
-            found = open_image(location, source, identifier_of(location), wanted)
-            record = read_record(labels_of(found.config), f"{location.name}@{found.manifest.digest}")
+        with Network(warn=warn) as network, open_subject(image, platform, network, progress) as subject:
+            record = read_record(subject.labels, subject.name)
             if full:
-                manifest = find_manifest(found, record, progress.transfer)
+                manifest = _manifest(subject, record, progress)
+            name, digest, shown_platform = subject.name, subject.digest, subject.platform
     finally:
         progress.close()
     if as_json:
-        facts = {"digest": found.manifest.digest, "platform": str(found.platform), **asdict(record)}
+        facts = {"digest": digest, "platform": shown_platform, **asdict(record)}
         print_json(facts if manifest is None else facts | {"contents": manifest.model_dump(mode="json")})
         return
-    print_fact("image", f"{location.name}@{found.manifest.digest} ({found.platform})")
+    print_fact("image", f"{name} ({shown_platform})")
     _print_record(record)
     if manifest is None:
-        for number, name in enumerate(record.patches):
-            print_fact("" if number else "patches", name)
+        for number, patch in enumerate(record.patches):
+            print_fact("" if number else "patches", patch)
     else:
         _print_manifest(manifest)
+
+
+def _manifest(subject: Subject, record: Record, progress: Progress) -> Manifest:
+    """The manifest that the labels name: out of the topmost layer that has one, or as the engine gives it."""
+    if isinstance(subject, LayeredImage):
+        return find_manifest(subject.image, record, progress.transfer)
+    manifest = subject_manifest(subject)
+    if manifest.digest != record.manifest:
+        raise other_manifest(subject.name, record.manifest, manifest.digest)
+    return manifest
 
 
 def _print_record(record: Record) -> None:

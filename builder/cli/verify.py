@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,11 @@ import click
 from builder.build import series_of
 from builder.cli.options import platform_option, root_option
 from builder.cli.output import Progress, json_option, paint, print_fact, print_json, warn
+from builder.cli.subject import open_subject
 from builder.errors import ImageMismatch, UsageError
-from builder.image.model import Platform
 from builder.image.reference import parse_location
 from builder.lock import read_lock
-from builder.root import Root, cache_path, find_root
+from builder.root import Root, find_root
 from builder.spec import read_spec
 from builder.trust.verify import (
     BaseLayers,
@@ -83,7 +83,9 @@ def command(
     progress = Progress()
     try:
         with Network(warn=warn) as network, ExitStack() as stack:
-            opened = [stack.enter_context(_open(text, platform, network, progress)) for text in subjects]
+            opened = [
+                stack.enter_context(open_subject(text, platform, network, progress)) for text in subjects
+            ]
             results = [_verify(subject, base_text, network) for subject in opened]
             if against is not None:
                 lock = read_lock([against])
@@ -102,32 +104,6 @@ def command(
         _compare(results, as_json)
         return
     _report(results[0], find_root(root), as_json)
-
-
-@contextmanager
-def _open(text: str, platform: str | None, network: Network, progress: Progress) -> Iterator[Subject]:
-    scheme, _, name = text.partition(":")
-    if scheme == "engine" or scheme == "container" or not set(text) & set("/:@"):
-        from builder.engine.connection import connect
-        from builder.engine.subject import open_container, open_engine_image
-
-        with connect() as engine:
-            opened = (
-                open_engine_image(engine, name)
-                if scheme == "engine"
-                else open_container(engine, name or text)
-            )
-            with opened as subject:
-                yield subject
-        return
-    from builder.image.location import identifier_of, open_source
-    from builder.trust.subject import LayeredImage, open_image
-
-    location = parse_location(text)
-    source = open_source(location, network)
-    wanted = Platform.parse(platform) if platform else None
-    image = open_image(location, source, identifier_of(location), wanted)
-    yield LayeredImage(image, cache_path(), progress.transfer)
 
 
 def _verify(subject: Subject, base_text: str | None, network: Network) -> Verified:

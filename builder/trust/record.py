@@ -97,15 +97,20 @@ def find_manifest(image: Base, record: Record, progress: ByteProgress) -> Manife
         if path in found:
             manifest = read_manifest(found[path], where=f"{where}: {MANIFEST_PATH}")
             if sha256_digest(found[path]) != record.manifest:
-                raise ImageMismatch(
-                    "the manifest in the image is not the one that its labels name",
-                    where=where,
-                    expected=record.manifest,
-                    found=sha256_digest(found[path]),
-                    hint=f"overlay verify {where} says what else differs",
-                )
+                raise other_manifest(where, record.manifest, sha256_digest(found[path]))
             return manifest
     raise ImageMismatch("no layer has the applied-patch manifest", where=where, expected=MANIFEST_PATH)
+
+
+def other_manifest(where: str, expected: str, found: str) -> ImageMismatch:
+    """The error for a manifest that is not the one that an image's labels name."""
+    return ImageMismatch(
+        "the manifest in the image is not the one that its labels name",
+        where=where,
+        expected=expected,
+        found=found,
+        hint="overlay verify says what else differs",
+    )
 
 
 def creation_time_of(labels: Mapping[str, str], where: str) -> int:

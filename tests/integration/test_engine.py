@@ -252,6 +252,15 @@ def test_bytecode_that_came_with_a_commit(bench: Bench) -> None:
     assert again["where"] == deviation["where"]
 
 
+def test_inspect_asks_a_running_container_or_an_image_of_the_engine(bench: Bench) -> None:
+    with running(bench.engine, bench.docker) as name:
+        container = bench.overlay("inspect", name, "--full", "--json").check().json
+    image = bench.overlay("inspect", f"engine:{bench.docker}", "--full", "--json").check().json
+    assert container == image
+    assert image["name"] == OVERLAY
+    assert [patch["name"] for patch in image["contents"]["patches"]] == image["patches"]
+
+
 def test_a_container_there_is_not(bench: Bench) -> None:
     assert "no container of this name" in bench.overlay("verify", "no-such-container").check(5).err
     assert "no image of this name" in bench.overlay("verify", "engine:no-such:image").check(5).err
