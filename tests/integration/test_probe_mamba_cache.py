@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from builder.plan import StatePool, state_budget
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
+from builder.statepool import StatePool, state_budget
 from tests.integration.sources import PATCHES, changed, patched, release_tree
 
 PROBE = PATCHES / "probes" / "mamba-cache-for-requests.py"

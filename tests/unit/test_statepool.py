@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.plan import Holding, StatePool, plan_requests, ratio_for, state_budget
+from builder.statepool import Holding, StatePool, state_budget
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -66,18 +66,17 @@ def test_measured_intermediate_cache_of_one_request() -> None:
 
 
 def test_eight_asked_four_served() -> None:
-    plan = plan_requests(StatePool(64 * MIB, 5, 16), asked=8, memory=16 * GIB)
-    assert (plan.served, plan.slots) == (4, 24)
-    assert plan.needed_slots == 41
-    assert plan.needed_bytes == (17 + 8 * 21 + 1) * 64 * MIB
-    assert plan.attention_bytes == 16 * GIB - plan.needed_bytes
+    pool = StatePool(64 * MIB, 5, 16)
+    budget = state_budget(16 * GIB)
+    assert (pool.slots_within(budget), pool.requests_within(budget)) == (24, 4)
+    assert pool.slots_for(8) == 41
+    assert pool.bytes_for(8) == (17 + 8 * 21 + 1) * 64 * MIB
 
 
 def test_too_little_memory_gives_no_slots() -> None:
     pool = StatePool(128 * MIB, 5, 16)
     assert pool.slots_within(state_budget(4 * GIB)) <= 0
     assert pool.requests_within(state_budget(4 * GIB)) == 0
-    assert ratio_for(pool, 1, 4 * GIB) is None
 
 
 @given(pools, st.integers(0, 300))
@@ -95,18 +94,9 @@ def test_what_is_allocated_fits_the_budget(pool: StatePool, budget: int) -> None
         assert states * pool.state_bytes <= budget
 
 
-@given(pools, st.integers(1, 100), st.integers(1, 1 << 40))
-def test_the_ratio_for_requests_serves_them(pool: StatePool, requests: int, spare: int) -> None:
-    memory = pool.bytes_for(requests) + spare
-    ratio = ratio_for(pool, requests, memory)
-    assert ratio is not None
-    assert pool.requests_within(state_budget(memory, ratio)) >= requests
-
-
-@given(pools, st.integers(1, 1 << 42), st.integers(1, 64))
-def test_more_memory_never_serves_fewer(pool: StatePool, memory: int, asked: int) -> None:
-    less, more = (plan_requests(pool, asked, m).served for m in (memory, 2 * memory))
-    assert less <= more <= asked
+@given(pools, st.integers(1, 1 << 42))
+def test_more_memory_never_serves_fewer(pool: StatePool, memory: int) -> None:
+    assert pool.requests_within(state_budget(memory)) <= pool.requests_within(state_budget(2 * memory))
 
 
 def test_ratio_is_state_to_attention() -> None:
