@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock as Mutex
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from builder.base import Facts
+from builder.base import Base, Facts
 from builder.build import (
     Built,
     Patched,
@@ -66,11 +66,31 @@ class Workshop:
     say: Say
     _mutexes: dict[str, Mutex] = field(default_factory=dict, repr=False)
     _guard: Mutex = field(default_factory=Mutex, repr=False)
+    _made: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def alone(self, what: str) -> AbstractContextManager[object]:
         """Work whose second doer finds it done: held for one thread at a time."""
         with self._guard:
             return self._mutexes.setdefault(what, Mutex())
+
+    def bases(self, row: Row) -> list[Base]:
+        """The overlay's bases; of overlays with the same, the first asks the registry."""
+        key = f"{row.location} {' '.join(map(str, row.platforms))}"
+        with self.alone(key):
+            if key not in self._made:
+                self._made[key] = choose_bases(row.spec, row.location, self.network, row.platforms)
+            bases: list[Base] = self._made[key]
+            return bases
+
+    def patched(self, row: Row) -> Patched:
+        """The overlay's patched source; of overlays with one pin and series, the first applies and probes."""
+        spec = row.spec
+        key = f"{spec.upstream.model_dump_json()} {row.series.digest} {spec.patches.drop}"
+        with self.alone(key):
+            if key not in self._made:
+                self._made[key] = patch_upstream(self.root, spec, self.cache, self.sources, say=_silent)
+            first: Patched = self._made[key]
+            return replace(first, spec=spec)
 
 
 @dataclass(frozen=True)
@@ -140,8 +160,8 @@ def _built(row: Row, workshop: Workshop) -> Outcome:
     """The steps of ``overlay build``, with what is shared made once."""
     spec, root = row.spec, workshop.root
     lock = read_lock(root.locks(row.name))
-    bases = choose_bases(spec, row.location, workshop.network, row.platforms)
-    patched = _patched(row, workshop)
+    bases = workshop.bases(row)
+    patched = workshop.patched(row)
     known = {
         base.manifest.digest for base in bases if Facts.from_json(lock.bases.get(base.manifest.digest, {}))
     }
@@ -156,13 +176,6 @@ def _built(row: Row, workshop: Workshop) -> Outcome:
     write_lock(root.lock_path(row.name), locked(lock, plans, built, delivered.shared, inputs))
     warnings = tuple(dict.fromkeys(text for plan in plans for text in plan.facts.warnings))
     return Outcome(row.name, "built", tuple(row.platforms), built, delivered, warnings=warnings)
-
-
-def _patched(row: Row, workshop: Workshop) -> Patched:
-    """The patched source; of overlays with one series and pin, the later ones find it remembered."""
-    pin = row.spec.upstream.model_dump_json()
-    with workshop.alone(f"sources {pin}"):
-        return patch_upstream(workshop.root, row.spec, workshop.cache, workshop.sources, say=_silent)
 
 
 def _silent(text: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 _BLOCK = 128 << 10  # bytes coded by one set of codes
 _END = 256  # the symbol that ends a block
@@ -41,8 +42,12 @@ def _packed(bits: str) -> bytes:
     return int(bits[::-1] or "0", 2).to_bytes((len(bits) + 7) // 8, "little")
 
 
+@lru_cache(maxsize=32)
 def _block(data: bytes, final: str) -> str:
-    """One block with codes of its own, as bits in the order of the stream."""
+    """One block with codes of its own, as bits in the order of the stream.
+
+    Images of one series begin with the same files: their blocks are coded once in a run.
+    """
     lengths = _code_lengths(Counter(data) + Counter((_END,)), _LONGEST_CODE)
     codes = _codes(lengths)
     written = [*(lengths.get(symbol, 0) for symbol in range(_LITERALS)), *_DISTANCES]
