@@ -13,14 +13,15 @@ from builder.cli.output import Progress, json_option, paint, print_json, print_t
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from builder.judging.compare import Difference
-    from builder.judging.judge import Judgement, Report
+    from builder.judging.judge import Judgement, Report, Subject
     from builder.judging.memory import Change
     from builder.judging.retire import Retirement
     from builder.judging.target import Target
     from builder.root import Root
+    from builder.spec import Spec
 
 _COLORS = {
     "merged": "cyan",
@@ -67,6 +68,9 @@ _COLORS = {
     show_default=True,
     help="Take releases from their wheels or from the repository.",
 )
+@click.option(
+    "--history", is_flag=True, help="Fetch the commits since the pin too, to name the one that changed it."
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request or an issue.")
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page."
@@ -87,6 +91,7 @@ def command(
     images: tuple[str, ...],
     upstream_url: str | None,
     source: str,
+    history: bool,
     markdown: bool,
     html: Path | None,
     with_exit_code: bool,
@@ -111,7 +116,8 @@ def command(
     if len(names) == 2 and not (upstreams or images or retire or with_exit_code or html):
         _show_difference(names, home, as_json, markdown)
         return
-    reports = _judge_all(names or tuple(home.names()), home, upstreams, images, upstream_url, source, timeout)
+    targets = partial(_targets, upstreams, images, upstream_url, source, history)
+    reports = _judge_all(names or tuple(home.names()), home, upstream_url, targets, timeout)
     found = _changes(reports, home)
     retired = _retire(reports, home, dry_run) if retire else None
     if html is not None:
@@ -134,27 +140,21 @@ def command(
 def _judge_all(
     names: tuple[str, ...],
     home: Root,
-    upstreams: tuple[str, ...],
-    images: tuple[str, ...],
     url: str | None,
-    source: str,
+    targets_of: Callable[[Spec, Subject, Path, Path, Progress], list[Target]],
     timeout: float | None,
 ) -> list[Report]:
     from builder.judging.judge import judge
-    from builder.judging.subject import find_targets, read_subject
+    from builder.judging.subject import read_subject
     from builder.releases import known_releases
     from builder.root import cache_path
 
     progress, cache = Progress(), cache_path()
     reports = []
     try:
-        seen = _images(images, cache, progress)
         for name in dict.fromkeys(names):
             subject, spec = read_subject(name, home, cache, url=url, progress=progress)
-            targets = seen
-            if upstreams or not images:
-                asked = partial(find_targets, spec, subject, upstreams, cache, url=url, source=source)
-                targets = asked(root=home.path, progress=progress) + seen
+            targets = targets_of(spec, subject, cache, home.path, progress)
             known = list(known_releases(home.path))
             reports.append(
                 judge(subject, targets, home.probes, cache, known=known, timeout=timeout, say=progress)
@@ -164,12 +164,29 @@ def _judge_all(
     return reports
 
 
-def _images(images: tuple[str, ...], cache: Path, progress: Progress) -> list[Target]:
-    if not images:
-        return []
-    from builder.judging.imagetree import image_target
+def _targets(
+    upstreams: tuple[str, ...],
+    images: tuple[str, ...],
+    url: str | None,
+    source: str,
+    history: bool,
+    spec: Spec,
+    subject: Subject,
+    cache: Path,
+    root: Path,
+    progress: Progress,
+) -> list[Target]:
+    from builder.judging.subject import find_targets
 
-    return [image_target(image, cache, progress.transfer, warn) for image in images]
+    found: list[Target] = []
+    if upstreams or not images:
+        asked = partial(find_targets, spec, subject, upstreams, cache, url=url, source=source)
+        found = asked(root=root, history=history, progress=progress)
+    if images:
+        from builder.judging.imagetree import image_target
+
+        found += [image_target(image, cache, progress.transfer, warn) for image in images]
+    return found
 
 
 def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:

@@ -222,7 +222,8 @@ class _Case:
         if span is None or not span.commits:
             return None
         if behaviour is None:
-            return pickaxe(span, patch)
+            # Without the files of every commit there is nothing to search in.
+            return pickaxe(span, patch) if self.target.fetch is None else None
         return bisect(span, lambda commit: self._has_changed(patch.name, span, commit))
 
     @cached_property
@@ -243,7 +244,9 @@ class _Case:
         return None
 
     def _has_changed(self, name: str, span: Range, commit: str) -> bool | None:
-        state = self.witness.ask(name, GitTree(span.repository.path, commit)).state
+        fetch = self.target.fetch
+        tree = pristine_tree(fetch(commit)) if fetch else GitTree(span.repository.path, commit)
+        state = self.witness.ask(name, tree).state
         return None if state == "unknown" else state != "defect"
 
 

@@ -390,7 +390,7 @@ def _series_file(
     for name in state.order:
         if name not in written:
             lines.append(f"# {name} is left out: nothing was left of it")
-    return "".join(f"{line}\n" for line in [*lines, *written]).encode()
+    return "".join(f"{line}\n" for line in [*lines, *(f"{name}.patch" for name in written)]).encode()
 
 
 def _move_spec(text: SpecText, settings: Settings, spec: Spec, target: Target, series: str) -> bool:

@@ -153,7 +153,7 @@ class Scratch:
             head, _, rest = body.partition(b"\0")
             mode, _, name = head.partition(b" ")
             oid, body = rest[:20].hex(), rest[20:]
-            if mode in (b"100644", b"100755"):
+            if mode in (b"100644", b"100755", b"120000"):
                 found[_path(name)] = SourceFile(mode.decode(), self._read(oid))
         return found
 

@@ -48,6 +48,7 @@ def find_targets(
     url: str | None,
     source: str,
     root: Path,
+    history: bool,
     progress: Progress,
 ) -> list[Target]:
     """The trees to judge on, in the order in which they were named; none named means the pin itself.
@@ -59,6 +60,7 @@ def find_targets(
         url: a mirror or local path of the upstream repository.
         source: for releases: ``wheel``, ``repository`` or ``auto``.
         root: a directory whose ``releases.yaml`` is read as well.
+        history: fetch the commits since the pin as well.
         progress: told what takes time.
 
     Raises:
@@ -71,6 +73,15 @@ def find_targets(
             targets.append(pin_target(spec.upstream, subject.pin))
         else:
             targets.append(
-                find_target(name, spec.upstream, cache, url=url, source=source, root=root, progress=progress)
+                find_target(
+                    name,
+                    spec.upstream,
+                    cache,
+                    url=url,
+                    source=source,
+                    root=root,
+                    history=history,
+                    progress=progress,
+                )
             )
     return targets

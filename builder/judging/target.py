@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Target:
         pin: how a spec would pin it; None where it cannot (a wheel without an index, a local repository).
         repository: a repository with the history up to it; None without one.
         revision: its commit there.
+        fetch: gets the sources of another commit where the repository has only the commits themselves.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Target:
     pin: UpstreamSpec | None = None
     repository: Path | None = None
     revision: str = ""
+    fetch: Callable[[str], Upstream] | None = None
 
 
 def expand_names(names: tuple[str, ...], pin: UpstreamSpec, root: Path | None) -> list[str]:
@@ -67,6 +70,7 @@ def find_target(
     url: str | None = None,
     source: str = "auto",
     root: Path | None = None,
+    history: bool = False,
     progress: Progress,
 ) -> Target:
     """The tree that a user names.
@@ -80,12 +84,31 @@ def find_target(
         url: a mirror or local path of the repository.
         source: for a release: ``wheel``, ``repository`` or ``auto``.
         root: a directory whose ``releases.yaml`` is read as well.
+        history: fetch the commits since the pin as well, where the repository is not a local one.
         progress: told what takes time.
 
     Raises:
         InvalidInput: there is no such target.
         Unavailable: it cannot be fetched.
     """
+    target = _found(name, pin, cache, url, source, root, progress)
+    commit = target.pin.commit if target.pin else None
+    if not history or target.repository is not None or commit is None or pin.commit is None:
+        return target
+    progress(f"fetching the commits up to {name}")
+    commits = fetch_commits(pin.repository, (pin.commit, commit), cache, url=url)
+    return replace(target, repository=commits, revision=commit, fetch=_fetcher(pin, cache, url, progress))
+
+
+def _found(
+    name: str,
+    pin: UpstreamSpec,
+    cache: Path,
+    url: str | None,
+    source: str,
+    root: Path | None,
+    progress: Progress,
+) -> Target:
     place, at, revision = name.rpartition("@")
     if at and Path(place).expanduser().is_dir():
         return _in_directory(name, Path(place).expanduser(), revision)
@@ -191,6 +214,59 @@ def _branch_head(address: str, name: str) -> str:
         found=name,
         hint="name a release, a commit (40 hex digits), a branch, or DIRECTORY@REVISION",
     )
+
+
+def _fetcher(
+    pin: UpstreamSpec, cache: Path, url: str | None, progress: Progress
+) -> Callable[[str], Upstream]:
+    def fetch(commit: str) -> Upstream:
+        mount = repository_mount(pin.repository, commit, cache, url=url, progress=progress)
+        return Upstream(commit, "repository", (mount,))
+
+    return fetch
+
+
+def fetch_commits(repository: str, commits: Sequence[str], cache: Path, *, url: str | None = None) -> Path:
+    """A repository of commits alone, without their files, and of the release tags; in the cache.
+
+    Args:
+        repository: the spec's; names the place in the cache.
+        commits: object ids; they and all before them are fetched.
+        cache: the cache's directory.
+        url: a mirror to fetch from instead.
+
+    Raises:
+        InvalidInput: git may not fetch from there.
+        Unavailable: it cannot be fetched.
+    """
+    address = url or repository
+    try:
+        check_git_source(address)
+    except ValueError as error:
+        raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
+    key = hashlib.sha256(repository.encode()).hexdigest()[:16]
+    store = GitStore.create(cache / f"history-{key}.git")
+    for setting, value in {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.url": address,
+        "remote.origin.promisor": "true",
+    }.items():
+        store.git("config", setting, value)
+    # By reference: a commit's id alone would be fetched from the remote as it is asked for.
+    if any(store.resolve(f"refs/history/{commit}") is None for commit in commits):
+        wanted = [*(f"{commit}:refs/history/{commit}" for commit in commits), "refs/tags/v*:refs/tags/v*"]
+        fetch = ("fetch", "--quiet", "--force", "--no-tags", "--filter=tree:0", "--no-write-fetch-head")
+        try:
+            store.git(*fetch, "origin", *wanted)
+        except GitError as error:
+            raise Unavailable(
+                "the commits cannot be fetched",
+                where=address,
+                hint="check the network; or leave out --history, or name a checkout: DIRECTORY@REVISION",
+                details=error.stderr,
+            ) from error
+    return store.path
 
 
 def _label(name: str) -> str:

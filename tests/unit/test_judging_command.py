@@ -97,6 +97,26 @@ def test_remote_branch_is_fetched_with_only_what_is_needed(lab: Lab, tmp_path: P
     assert (unknown.returncode, "no such branch or tag" in unknown.stderr) == (1, True)
 
 
+def test_history_of_a_remote_is_bisected_without_a_clone_of_it(lab: Lab, tmp_path: Path) -> None:
+    pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
+    lab.probe("p0")
+    patch = lab.patch("p0", pin, {DEMO: P0_AFTER})
+    _, commits = lab.chain(pin, 40, lambda n: P0_AFTER if n >= 17 else P0_BEFORE)
+    lab.git("branch", "line", commits[-1])
+    lab.git("tag", "v1.1.0", commits[20])
+    for key in ("uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"):
+        lab.git("config", key, "true")
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    spec = root / "overlays/demo.yaml"
+    spec.write_text(spec.read_text().replace(str(lab.repository), f"file://{lab.repository}"))
+    done = overlay(lab, root, "diff", "demo", "--upstream", "line", "--history", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (judgement,) = json.loads(done.stdout)["reports"][0]["judgements"]
+    history = judgement["evidence"]["history"]
+    assert (history["commit"], history["release"], history["method"]) == (commits[17], "v1.1.0", "bisection")
+    assert history["pull_request"] == "#17"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
