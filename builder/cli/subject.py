@@ -41,10 +41,12 @@ def open_subject(text: str, platform: str | None, network: Network, progress: Pr
 
         scheme, _, name = text.partition(":")
         with connect() as engine:
-            image = scheme == "engine"
-            with (
-                open_engine_image(engine, name) if image else open_container(engine, name or text) as subject
-            ):
+            opened = (
+                open_engine_image(engine, name)
+                if scheme == "engine"
+                else open_container(engine, name or text)
+            )
+            with opened as subject:
                 yield subject
         return
     from builder.image.location import identifier_of, open_source
