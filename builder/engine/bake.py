@@ -225,18 +225,24 @@ def _build_with_program(
 
 def _made_image(engine: Engine, program: BuildProgram, text: str) -> str:
     """The image that a build program says it made, by the name that the engine knows it under."""
-    named: list[str] = _IMAGE_ID.findall(text)
-    if program.buildx:
-        metadata = json.loads(text)
-        # Engines that keep blobs call an image by its manifest, the others by its config.
-        keys = ("containerimage.digest", "containerimage.config.digest")
-        named = [str(metadata[key]) for key in keys if key in metadata]
     with engine_errors("looking for the image that was made", program.path):
         there = {str(image["Id"]) for image in engine.api.images()}
-    found = next((name for name in named if name in there), None)
+    found = next((name for name in named_images(program, text) if name in there), None)
     if found is None:
         raise Unavailable("BuildKit does not say what it made", where=program.path, found=text[:200])
     return found
+
+
+def named_images(program: BuildProgram, text: str) -> list[str]:
+    """The names of an image in what a program wrote: buildx's metadata file, or an image id file.
+
+    Engines that keep blobs call an image by its manifest, the others by its config; both are in the metadata.
+    """
+    if not program.buildx:
+        return _IMAGE_ID.findall(text)
+    metadata = json.loads(text)
+    keys = ("containerimage.digest", "containerimage.config.digest")
+    return [str(metadata[key]) for key in keys if key in metadata]
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> tuple[int, list[str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from builder.engine.bake import _failed_line
+from builder.engine.bake import _failed_line, named_images
 from builder.engine.program import BuildProgram, find_build_program
 
 
@@ -69,3 +70,12 @@ DOCKERFILE = '# a comment\nFROM x\n\nCOPY ["a", "/b/"]\nRUN false\n'
 )
 def test_the_dockerfiles_line_is_found_in_what_an_engine_says(said: str, line: int | None) -> None:
     assert _failed_line(DOCKERFILE, said) == line
+
+
+def test_what_buildx_and_the_older_client_say_that_they_made() -> None:
+    config, manifest = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+    metadata = {"containerimage.config.digest": config, "containerimage.digest": manifest, "image.name": "x"}
+    buildx, older = BuildProgram("docker", buildx=True), BuildProgram("docker", buildx=False)
+    assert named_images(buildx, json.dumps(metadata)) == [manifest, config]
+    assert named_images(older, config) == [config]
+    assert named_images(older, "") == []
