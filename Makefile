@@ -2,7 +2,7 @@
 #
 #   make demo          build the overlay glm53-flash-gb10 on a small base, and show what came out
 #   make test          lint, types, unit and integration tests
-#   make bench         write docs/benchmarks.md
+#   make bench         write docs/benchmarks.md and docs/verdicts.md
 #   make docs          write the documents that are made from code
 #   make clean         remove what the targets made
 
@@ -45,6 +45,7 @@ integration: $(DEV)
 
 bench: $(DEV)
 	OVERLAY_TEST_PRIVATE_ENGINE=1 $(SERVICES) $(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.verdicts
 
 docs: $(DEV)
 	$(BIN)/python docs/generate.py

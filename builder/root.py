@@ -62,6 +62,16 @@ class Root:
             )
         return self.overlays / f"{name}.yaml"
 
+    def check_writable(self) -> None:
+        """Raise :class:`InvalidInput` unless patches and specs can be changed here."""
+        if self.state != self.overlays:
+            raise InvalidInput(
+                "the patch sets here cannot be changed",
+                where=str(self.path),
+                expected="a checkout that you may write to",
+                hint="copy overlays/, patches/ and Dockerfile.in, and point --root at the copy",
+            )
+
     def lock_path(self, name: str) -> Path:
         """Where an overlay's lock is written."""
         return self.state / f"{name}.lock"

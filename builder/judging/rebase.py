@@ -124,6 +124,7 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
         InvalidInput: the overlay, the release or the names do not fit.
         Unavailable: sources cannot be fetched.
     """
+    home.check_writable()
     subject, spec = read_subject(settings.name, home, cache, url=settings.url, progress=say)
     target = _target(settings, spec, home, cache, say)
     series = settings.series or _series_name(target)

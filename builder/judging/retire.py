@@ -105,7 +105,13 @@ def plan_retirement(report: Report, home: Root) -> Retirement:
 
 
 def retire(plan: Retirement, home: Root) -> None:
-    """Do what a plan says, all of it or nothing."""
+    """Do what a plan says, all of it or nothing.
+
+    Raises:
+        InvalidInput: the root cannot be written to.
+    """
+    if plan.changes:
+        home.check_writable()
     write_all(home.path, plan.changes)
 
 

@@ -162,6 +162,16 @@ def test_twin_above_the_site_does_not_take_the_patch(lab: Lab) -> None:
     assert len(hunk.places) == 2
 
 
+def test_site_is_gone_and_two_blocks_like_it_are_there(lab: Lab) -> None:
+    pin, patch = twin_patch(lab)
+    body = TWINS_BEFORE.partition(b"def f")[2].partition(b"\n\n\ndef g")[0]
+    lab.commit({DEMO: b"def g" + body + b"\n\n\ndef h" + body + b"\n"}, tag="v1.1.0")
+    found = one(lab, pin, patch, "v1.1.0")
+    (hunk,) = found.evidence.text.hunks
+    assert (hunk.state, len(hunk.places)) == ("ambiguous", 2)
+    assert (found.verdict.word, found.evidence.text.state) == ("obsolete", "conflict")
+
+
 def test_d3_merged_into_a_branch_that_the_target_has_not(lab: Lab) -> None:
     pin, patch = p0(lab)
     lab.git("checkout", "--quiet", "-b", "feature")
