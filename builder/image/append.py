@@ -6,7 +6,6 @@ history, and the family of its media types (OCI image-spec 1.1, or Docker image 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builder.errors import ImageMismatch
+from builder.image.document import json_object
 from builder.image.inflate import LAYER_TYPES
 from builder.image.layer import Layer, layer_media_type
 from builder.image.model import (
@@ -96,14 +96,14 @@ def append(
         "schemaVersion": 2,
         "mediaType": manifest.media_type,
         "config": entry,
-        "layers": [*base["layers"], descriptor_json(layer.descriptor)],
+        "layers": [*base["layers"], layer.descriptor.as_json()],
     }
     if annotations and manifest.media_type == OCI_MANIFEST:
         new_manifest["annotations"] = {**_texts(base.get("annotations"), "annotations"), **annotations}
     return NewImage(
         manifest=RawManifest(manifest.media_type, canonical_json(new_manifest)),
         config=new_config,
-        config_descriptor=_descriptor(entry, "config"),
+        config_descriptor=Descriptor.from_json(entry, "the new manifest"),
         layers=(*base_layers(manifest), layer.descriptor),
         platform=platform_of(config),
     )
@@ -132,7 +132,7 @@ def new_index(children: Sequence[Descriptor], *, annotations: Mapping[str, str] 
     index: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": media_type,
-        "manifests": [descriptor_json(child) for child in sorted(children, key=lambda c: str(c.platform))],
+        "manifests": [child.as_json() for child in sorted(children, key=lambda c: str(c.platform))],
     }
     if annotations and media_type == OCI_INDEX:
         index["annotations"] = dict(annotations)
@@ -157,12 +157,13 @@ def base_layers(manifest: RawManifest) -> tuple[Descriptor, ...]:
         ImageMismatch: one is no descriptor, or not of a kind that every engine and registry has
             (foreign layers, which registries do not store, among them).
     """
-    layers = tuple(_descriptor(entry, "layer") for entry in _read_manifest(manifest)["layers"])
+    where = f"manifest {manifest.digest}"
+    layers = tuple(Descriptor.from_json(entry, where) for entry in _read_manifest(manifest)["layers"])
     for layer in layers:
         if layer.media_type not in LAYER_TYPES:
             raise ImageMismatch(
                 "the base has a layer of a kind that cannot be read or copied",
-                where=f"manifest {manifest.digest}, layer {layer.digest}",
+                where=f"{where}, layer {layer.digest}",
                 expected="a tar, plain or compressed by gzip or zstd",
                 found=layer.media_type or "no media type",
             )
@@ -171,12 +172,12 @@ def base_layers(manifest: RawManifest) -> tuple[Descriptor, ...]:
 
 def base_config(manifest: RawManifest) -> Descriptor:
     """The config of a platform manifest."""
-    return _descriptor(_read_manifest(manifest)["config"], "config")
+    return Descriptor.from_json(_read_manifest(manifest)["config"], f"manifest {manifest.digest}")
 
 
 def diff_ids(config: bytes) -> tuple[str, ...]:
     """The digests of the uncompressed layers, lowest first, as a config lists them."""
-    rootfs = _read_object(config, "image config").get("rootfs")
+    rootfs = json_object(config, "image config").get("rootfs")
     found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(found, list):
         raise _broken("image config", "no list of diff IDs")
@@ -188,7 +189,7 @@ def diff_ids(config: bytes) -> tuple[str, ...]:
 
 def platform_of(config: bytes) -> Platform:
     """The platform that a config says its image is for."""
-    settings = _read_object(config, "image config")
+    settings = json_object(config, "image config")
     parts = [settings.get(key) or "" for key in ("os", "architecture", "variant")]
     if not all(isinstance(part, str) for part in parts) or not all(parts[:2]):
         raise _broken("image config", "no operating system and architecture")
@@ -199,31 +200,14 @@ def platform_of(config: bytes) -> Platform:
 
 def environment_of(config: bytes) -> dict[str, str]:
     """The environment that a config gives to its containers."""
-    inner = _inner(_read_object(config, "image config"))
+    inner = _inner(json_object(config, "image config"))
     return dict(entry.partition("=")[::2] for entry in _strings(inner, "Env"))
 
 
 def working_dir_of(config: bytes) -> str:
     """The directory that a config starts its containers in."""
-    found = _inner(_read_object(config, "image config")).get("WorkingDir")
+    found = _inner(json_object(config, "image config")).get("WorkingDir")
     return found if isinstance(found, str) and found.startswith("/") else "/"
-
-
-def descriptor_json(descriptor: Descriptor) -> dict[str, Any]:
-    """A descriptor as manifests and indexes write it."""
-    entry: dict[str, Any] = {
-        "mediaType": descriptor.media_type,
-        "digest": descriptor.digest,
-        "size": descriptor.size,
-    }
-    if descriptor.platform is not None:
-        platform = descriptor.platform
-        entry["platform"] = {"architecture": platform.architecture, "os": platform.os}
-        if platform.variant:
-            entry["platform"]["variant"] = platform.variant
-    if descriptor.annotations:
-        entry["annotations"] = dict(descriptor.annotations)
-    return entry
 
 
 def timestamp(seconds: int) -> str:
@@ -271,7 +255,7 @@ def check_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], di
     Raises:
         ImageMismatch: they do not; nothing but these two is needed to say so.
     """
-    base, settings = _read_manifest(manifest), _read_object(config, "image config")
+    base, settings = _read_manifest(manifest), json_object(config, "image config")
     where = f"base manifest {manifest.digest}"
     if base_config(manifest).digest != sha256_digest(config):
         raise ImageMismatch(
@@ -325,7 +309,7 @@ def _read_manifest(manifest: RawManifest) -> dict[str, Any]:
             found=manifest.media_type,
             hint="choose one image of an index by its platform first",
         )
-    base = _read_object(manifest.data, where)
+    base = json_object(manifest.data, where)
     if not isinstance(base.get("layers"), list) or not isinstance(base.get("config"), dict):
         raise _broken(where, "no config or no list of layers")
     return base
@@ -351,32 +335,6 @@ def _strings(inner: dict[str, Any], key: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
         raise _broken("image config", f"{key} that is no list of strings")
     return found
-
-
-def _descriptor(entry: object, what: str) -> Descriptor:
-    match entry:
-        case {"digest": str(digest), "size": int(size), **rest}:
-            media_type = rest.get("mediaType", "")
-            annotations = _texts(rest.get("annotations"), "annotations")
-            is_sound = is_digest(digest) and not isinstance(size, bool) and 0 <= size < 1 << 63
-            if isinstance(media_type, str) and is_sound:
-                return Descriptor(media_type, digest, size, annotations=annotations)
-    raise _broken("image manifest", f"a {what} that is no descriptor")
-
-
-def _read_object(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data, parse_constant=_no_number)
-        canonical_json(value)  # what cannot be written again (a lone surrogate) is refused when it is read
-    except (ValueError, RecursionError) as error:
-        raise _broken(where, f"no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise _broken(where, "JSON that is no object")
-    return value
-
-
-def _no_number(text: str) -> object:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 def _broken(where: str, found: str) -> ImageMismatch:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from builder.errors import ImageMismatch
-from builder.image.model import INDEX_TYPES, MANIFEST_TYPES, OCI_INDEX, OCI_MANIFEST
+from builder.image.model import INDEX_TYPES, MANIFEST_TYPES, OCI_INDEX, OCI_MANIFEST, canonical_json
 
 _KNOWN = MANIFEST_TYPES | INDEX_TYPES
 
 
-def json_object(data: bytes, where: str) -> Mapping[str, object]:
-    """The JSON object that ``data`` holds.
+def json_object(data: bytes, where: str) -> dict[str, Any]:
+    """The JSON object that ``data`` holds, which can be written again.
 
     Raises:
-        ImageMismatch: it holds none; ``where`` names it.
+        ImageMismatch: it holds none (``NaN`` and lone surrogates are no JSON); ``where`` names it.
     """
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_constant=_no_number)
+        canonical_json(value)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ImageMismatch("this is not a JSON object", where=where, found=repr(data[:60]))
     return value
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def media_type_of(data: bytes, said: str, where: str) -> str:

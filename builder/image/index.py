@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builder.errors import ImageMismatch
 from builder.image.document import json_object
-from builder.image.model import MANIFEST_TYPES, Descriptor, Platform, RawManifest, is_digest
+from builder.image.model import MANIFEST_TYPES, Descriptor, Platform, RawManifest
 
 MOST_CHILDREN = 500
 
@@ -24,29 +26,8 @@ def index_images(manifest: RawManifest) -> list[Descriptor]:
         raise ImageMismatch("image index cannot be read", where=where, expected="a list of manifests")
     found: dict[Platform, Descriptor] = {}
     for entry in entries:
-        child = _child(entry, where)
-        if child is not None and child.platform is not None:
-            found.setdefault(child.platform, child)
+        child = Descriptor.from_json(entry, where)
+        if child.media_type in MANIFEST_TYPES and child.platform is not None and child.platform.is_known:
+            platform = child.platform.canonical
+            found.setdefault(platform, replace(child, platform=platform))
     return list(found.values())
-
-
-def _child(entry: object, where: str) -> Descriptor | None:
-    match entry:
-        case {"mediaType": str(media_type), "digest": str(digest), "size": int(size), **rest}:
-            if not is_digest(digest) or size < 0:
-                raise ImageMismatch("image index names no valid digest", where=where, found=digest[:80])
-            match rest.get("platform"):
-                case {"os": str(system), "architecture": str(architecture), **more}:
-                    variant = more.get("variant")
-                    platform = Platform(system, architecture, variant if isinstance(variant, str) else "")
-                    if media_type in MANIFEST_TYPES and system != "unknown":
-                        notes = _texts(rest.get("annotations"))
-                        return Descriptor(media_type, digest, size, platform.canonical, notes)
-            return None
-    raise ImageMismatch("image index has an entry that is no descriptor", where=where, found=str(entry)[:80])
-
-
-def _texts(value: object) -> dict[str, str]:
-    """Annotations; what is none is left out."""
-    pairs = value.items() if isinstance(value, dict) else ()
-    return {key: text for key, text in pairs if isinstance(key, str) and isinstance(text, str)}

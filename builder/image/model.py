@@ -27,6 +27,8 @@ DOCKER_LAYER_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 INDEX_TYPES = frozenset({OCI_INDEX, DOCKER_INDEX})
 MANIFEST_TYPES = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 
+LARGEST_SIZE = (1 << 63) - 1  # bytes: sizes are int64 (image-spec, descriptor.md)
+
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
@@ -72,9 +74,14 @@ class Platform:
         is_plain = (self.architecture, self.variant) == ("arm64", "v8")
         return Platform(self.os, self.architecture) if is_plain else self
 
+    @property
+    def is_known(self) -> bool:
+        """Whether machines have it; ``unknown/unknown`` is how attestations are marked."""
+        return self.os not in ("", "unknown") and bool(self.architecture)
+
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Platform:
-        """A descriptor's ``platform``; unknown parts are empty, so that such a child is never chosen."""
+        """A descriptor's ``platform``; parts that are no strings are empty."""
         parts = (value.get(key) for key in ("os", "architecture", "variant"))
         return cls(*(part if isinstance(part, str) else "" for part in parts))
 
@@ -101,6 +108,8 @@ class Descriptor:
     def from_json(cls, value: object, where: str) -> Descriptor:
         """Read a descriptor of an index or manifest; ``where`` names that document in errors.
 
+        An annotation that is no string is left out.
+
         Raises:
             ImageMismatch: it is no descriptor, or its digest is not a sha256.
         """
@@ -109,10 +118,10 @@ class Descriptor:
         media_type, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
         if not isinstance(digest, str) or not is_digest(digest):
             raise _no_descriptor(where, f"digest {digest!r:.90}")
-        if not isinstance(media_type, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        is_size = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= LARGEST_SIZE
+        if not isinstance(media_type, str) or not isinstance(size, int) or not is_size:
             raise _no_descriptor(where, f"media type {media_type!r:.80}, size {size!r:.40} at {digest}")
-        annotations = value.get("annotations") or {}
-        platform = value.get("platform")
+        annotations, platform = value.get("annotations") or {}, value.get("platform")
         if not isinstance(annotations, Mapping) or not isinstance(platform, Mapping | None):
             raise _no_descriptor(where, f"annotations or platform of {digest}")
         artifact_type = value.get("artifactType")
@@ -121,7 +130,7 @@ class Descriptor:
             digest,
             size,
             Platform.from_json(platform) if platform else None,
-            {str(key): str(text) for key, text in annotations.items()},
+            {key: text for key, text in annotations.items() if isinstance(text, str)},
             artifact_type if isinstance(artifact_type, str) else None,
         )
 
