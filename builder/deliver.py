@@ -68,6 +68,19 @@ class Delivered:
         return tuple(text for text in self.references if not text.startswith("oci:"))
 
 
+def check_engine_delivery(delivery: Delivery) -> None:
+    """Refuse what a Docker Engine cannot deliver, before it bakes anything.
+
+    Raises:
+        UsageError: a layout, or attestations of an image that is not pushed.
+    """
+    for target in delivery.targets:
+        if isinstance(target, LayoutReference):
+            raise UsageError("a Docker Engine writes no layouts: bake with --engine oci", found=str(target))
+    if delivery.attest and not delivery.targets:
+        raise UsageError("an image has a digest to attest once it is pushed", hint="add --push REF")
+
+
 def deliver(
     built: Built, delivery: Delivery, patched: Patched, network: Network, *, say: Say, progress: ByteProgress
 ) -> Delivered:
@@ -116,11 +129,12 @@ def deliver_from_engine(
     """Name what a Docker Engine baked, and push it from there.
 
     Raises:
-        UsageError: it is to go into a layout, or there are several images for one name.
+        UsageError: see :func:`check_engine_delivery`.
         Unavailable: a registry or the engine failed.
     """
     from builder.engine.bake import push_image, tag_image
 
+    check_engine_delivery(delivery)
     (image,) = images
     tag = default_tag(delivery.tag_template, patched)
     name = engine_name(patched)
@@ -128,8 +142,7 @@ def deliver_from_engine(
     references, digest = [], image.id
     made: tuple[Document, ...] = ()
     for target in delivery.targets:
-        if isinstance(target, LayoutReference):
-            raise UsageError("a Docker Engine writes no layouts: bake with --engine oci", found=str(target))
+        assert isinstance(target, Reference)  # noqa: S101 (just checked)
         named = target if target.tag else target.with_tag(tag)
         digest = push_image(engine, image, named, say)
         references.append(f"{named.name}:{named.tag}@{digest}")
@@ -139,8 +152,6 @@ def deliver_from_engine(
 
             repository = network.repository(target)
             attach_documents(repository, repository.get_manifest(digest).descriptor, made)
-    if delivery.attest and not made:
-        raise UsageError("an image has a digest to attest once it is pushed", hint="add --push REF")
     written = _write(delivery.attest, [(str(image.plan.base.platform), made)])
     return Delivered(digest, tuple(references), f"{name}:{tag}", written)
 

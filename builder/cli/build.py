@@ -27,7 +27,7 @@ from builder.build import (
 from builder.cli.build_all import OneOrAll
 from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
-from builder.deliver import Delivered, Delivery, deliver, deliver_from_engine
+from builder.deliver import Delivered, Delivery, check_engine_delivery, deliver, deliver_from_engine
 from builder.drift import build_inputs, drift_error, find_drift, unversioned_changes
 from builder.errors import UsageError
 from builder.image.model import Platform
@@ -148,6 +148,8 @@ def command(
     _check_usage(engine, writes=writes, dry_run=dry_run, check=check, several=len(platforms) > 1)
     key = _read_key(sign_key)
     delivery = Delivery(tuple(targets), complete, load, tag_template, not no_attach, attest, key)
+    if engine == "docker":
+        check_engine_delivery(delivery)
     home = find_root(root)
     cache = cache_path()
     progress = Progress()

@@ -361,6 +361,15 @@ def test_a_base_in_the_engine_that_is_not_the_bases_is_refused(bench: Bench) -> 
     assert "engine's copy of the base is not what its layers say" in refused.err
 
 
+def test_what_an_engine_cannot_deliver_is_refused_before_it_bakes(bench: Bench, tmp_path: Path) -> None:
+    images = bench.engine.cli("images", "--quiet", "--no-trunc")
+    layout = bench.build("--engine", "docker", "--output", f"oci:{tmp_path / 'out'}").check(2)
+    assert "writes no layouts" in layout.err
+    unpushed = bench.build("--engine", "docker", "--attest", tmp_path / "attest").check(2)
+    assert "--push REF" in unpushed.err
+    assert bench.engine.cli("images", "--quiet", "--no-trunc") == images
+
+
 def test_check_is_refused_with_the_docker_engine(bench: Bench) -> None:
     assert "no two builds are the same" in bench.build("--engine", "docker", "--check").check(2).err
 
