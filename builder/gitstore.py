@@ -172,17 +172,27 @@ class GitStore:
     @classmethod
     def create(cls, path: Path) -> GitStore:
         """The store at ``path``, made when it is not there (complete, or not at all)."""
-        if not (path / "HEAD").exists():
+        if not _is_store(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as new:
                 run_git(["init", "--quiet", "--bare", "--object-format=sha1", "--", "store"], cwd=Path(new))
-                try:
-                    (Path(new) / "store").rename(path)
-                except OSError:
-                    # Another process was faster: its repository is as good as ours.
-                    if not (path / "HEAD").exists():
-                        raise
+                _put_in_place(Path(new) / "store", path, Path(new) / "damaged")
         return cls(path)
+
+    @classmethod
+    def renew(cls, path: Path) -> GitStore:
+        """An empty store in the place of a damaged one, whose contents are lost."""
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".old-") as old:
+            path.rename(Path(old) / "damaged")
+        return cls.create(path)
+
+    def is_damaged(self) -> bool:
+        """Whether objects or references are cut, foreign or unreadable, or this is no repository at all."""
+        try:
+            self.git("fsck", "--connectivity-only", "--no-dangling", "--no-progress")
+        except GitError:
+            return True
+        return False
 
     def git(
         self, *arguments: str, stdin: bytes | IO[bytes] = b"", env: Mapping[str, str] | None = None
@@ -264,6 +274,24 @@ class GitStore:
         """A temporary, empty index of this store; it is gone afterwards."""
         with tempfile.TemporaryDirectory(prefix="overlay-index-") as directory:
             yield GitIndex(self, Path(directory) / "index")
+
+
+def _is_store(path: Path) -> bool:
+    try:
+        return (path / "HEAD").read_bytes().startswith(b"ref: ")
+    except OSError:
+        return False
+
+
+def _put_in_place(made: Path, path: Path, aside: Path) -> None:
+    """Rename a new store to its place; what is there and is no store any more goes aside."""
+    try:
+        made.rename(path)
+    except OSError:
+        if _is_store(path):
+            return  # another process was faster: its repository is as good as ours
+        path.rename(aside)
+        made.rename(path)
 
 
 class GitIndex:

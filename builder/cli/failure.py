@@ -123,7 +123,7 @@ def _of_system(error: OSError) -> Unavailable:
         else "a file or directory cannot be used",
         where=" → ".join(names) or _place(error),
         found=said,
-        hint=_PLACES,
+        hint=f"{_PLACES}; {_EMPTY_CACHE}",
     )
 
 

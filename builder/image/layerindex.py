@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -127,7 +128,7 @@ def cached_index(cache_dir: Path, diff_id: str) -> LayerIndex | None:
         if index is not None:
             return index
         with suppress(FileNotFoundError):  # another process may have removed it too
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     return None
 
 

@@ -17,6 +17,7 @@ from typing import cast, get_args
 
 from builder.probe.harness import Answer, State
 
+_STATES = frozenset(get_args(State)) - {"unknown"}
 _MACHINERY = ("harness.py", "sandbox.py", "messages.py")
 
 
@@ -52,12 +53,12 @@ class Memory:
         """
         try:
             facts = json.loads(self._path(probe, fingerprint).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None  # nothing there, or not written by this tool: ask again
-        if not isinstance(facts, dict) or facts.get("state") not in get_args(State):
-            return None
-        pins = tuple(str(pin) for pin in facts.get("pins", []))
-        return Answer(cast("State", facts["state"]), str(facts.get("evidence", "")), pins)
+        match facts:
+            case {"state": str(state), "evidence": str(evidence), "pins": [*pins]} if state in _STATES:
+                return Answer(cast("State", state), evidence, tuple(str(pin) for pin in pins))
+        return None
 
     def put(self, probe: bytes, fingerprint: str, answer: Answer) -> None:
         """Keep an answer, whole or not at all."""
