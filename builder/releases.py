@@ -69,17 +69,23 @@ def known_releases(root: Path | None = None) -> dict[str, UpstreamSpec]:
     return {name: pin for table in tables for name, pin in _read_table(table).items()}
 
 
+def _commit(row: dict[str, str]) -> str | None:
+    return None if row.get("commit", "null") in ("null", "~", "") else row["commit"]
+
+
 @lru_cache(maxsize=4)
 def _read_table(path: Path) -> dict[str, UpstreamSpec]:
     import yaml
     from pydantic import ValidationError
 
     try:
-        rows = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}  # noqa: S506
+        # Texts alone: a hash of nothing but digits is no number. It makes nothing but texts, so it is safe.
+        loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+        rows = yaml.load(path.read_bytes(), Loader=loader) or {}  # noqa: S506
         pins = {}
         for name, row in rows.items():
             wheel = Wheel(requirement=f"sglang=={name.removeprefix('v')}", sha256=row["wheel"])
-            pins[name] = UpstreamSpec(release=name, commit=row.get("commit"), wheel=wheel)
+            pins[name] = UpstreamSpec(release=name, commit=_commit(row), wheel=wheel)
     except (yaml.YAMLError, ValidationError, AttributeError, KeyError, TypeError) as error:
         raise InvalidInput(
             "table of releases is not of its form",
