@@ -41,8 +41,6 @@ class SeriesFile:
 
     def with_names(self, names: Sequence[str]) -> SeriesFile:
         """The same file with these patches in this order; comments stay before the patch they were at."""
-        if tuple(names) == self.names:
-            return self
         blocks: dict[str, list[str]] = {}
         held: list[str] = []
         top: list[str] | None = None
@@ -54,9 +52,9 @@ class SeriesFile:
             if top is None:
                 # What stands above the first patch speaks of the whole series.
                 top, held = held, []
-            blocks[name] = [*held, line]
+            blocks[name] = [*held, _quilts(line, name)]
             held = []
-        body = [line for name in names for line in blocks.get(name, [name])]
+        body = [line for name in names for line in blocks.get(name, [f"{name}.patch"])]
         return SeriesFile((*(top or []), *body, *held), tuple(names))
 
     def allowances(self) -> list[Allowance]:
@@ -73,6 +71,11 @@ def read_series_lines(directory: Path) -> SeriesFile:
     """
     names = read_series_file(directory)
     return SeriesFile(tuple((directory / "series").read_bytes().decode().splitlines()), tuple(names))
+
+
+def _quilts(line: str, name: str) -> str:
+    """The line with the file's name, which is what quilt asks for."""
+    return line if f"{name}.patch" in line.split("#", 1)[0] else line.replace(name, f"{name}.patch", 1)
 
 
 def _name(line: str) -> str | None:

@@ -51,7 +51,7 @@ def test_retire_keeps_evidence_comments_and_order(lab: Lab, needless: Path) -> N
     assert retired.values("Overlay-Retired") == ("merged on v1.0.0 (2027-01-15)",)
     assert any("f() is 4" in value for value in retired.values("Overlay-Evidence"))
     assert not (needless / "patches/v1.0.0/p0.patch").exists()
-    assert (needless / "patches/v1.0.0/series").read_text() == "# the series\n# p0 is\n# p1 is\np1\n"
+    assert (needless / "patches/v1.0.0/series").read_text() == "# the series\n# p0 is\n# p1 is\np1.patch\n"
     spec = (needless / "overlays/demo.yaml").read_text()
     assert "# The demo. Comments stay.\n" in spec
     assert 'version: "2"  # of the overlay\n' in spec

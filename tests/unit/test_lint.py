@@ -259,6 +259,15 @@ def test_series_file_that_names_no_file_is_found(workshop: Workshop) -> None:
     assert rules(lint(workshop, "--offline")) == ["series-file"]
 
 
+def test_name_that_quilt_could_not_read_is_found_and_mended_by_export(workshop: Workshop) -> None:
+    workshop.add("one", (DEMO, *GOOD))
+    (workshop.series / "series").write_text("# first\none # why\n")
+    assert only(workshop, "series-file", "--offline")["line"] == 2
+    assert workshop("patch", "export", "demo").code == 0
+    assert (workshop.series / "series").read_text() == "# first\none.patch # why\n"
+    assert lint(workshop) == []
+
+
 def test_spec_that_names_no_patch_of_its_series_is_found(workshop: Workshop) -> None:
     workshop.add("one", (DEMO, *GOOD))
     spec = workshop.root / "overlays" / "demo.yaml"

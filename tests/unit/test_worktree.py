@@ -266,7 +266,7 @@ def test_files_that_any_configuration_would_change_stay_as_they_are(tmp_path: Pa
     spec.write_text(spec.read_text().replace(shop.commit, commit))
     shop.add("one", ("python/sglang/crlf.py", "b\r\n", "c\r\n"))
     shop.path("one").read_bytes()
-    shop.series.joinpath("series").write_text("one\n")
+    shop.series.joinpath("series").write_text("one.patch\n")
     before = shop.bytes()
     tree = open_tree(shop)
     assert (tree / "python/sglang/crlf.py").read_bytes() == b"a\r\nc\r\n"

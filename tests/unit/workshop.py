@@ -130,12 +130,12 @@ class Workshop:
         """A patch of any bytes, at the end of the series."""
         self.path(name).write_bytes(data)
         with (self.series / "series").open("a") as file:
-            file.write(f"{name}\n")
+            file.write(f"{name}.patch\n")
         return self.path(name)
 
     def names(self) -> list[str]:
         lines = (self.series / "series").read_text().splitlines()
-        return [line for line in lines if line and not line.startswith("#")]
+        return [line.removesuffix(".patch") for line in lines if line and not line.startswith("#")]
 
     def bytes(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.series.iterdir()}

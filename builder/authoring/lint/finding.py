@@ -24,7 +24,7 @@ RULES = {
     "added-print": "No added line of Python prints or stops in a debugger.",
     "added-sleep": "No added line of Python sleeps.",
     "added-import": "An added import is of the standard library, SGLang, or what the touched files import.",
-    "series-file": "The series file can be read, names each patch once, and each has its file.",
+    "series-file": "The series file can be read, names each patch once as NAME.patch, and each has its file.",
     "depends": "Overlay-Depends names patches of the series that come before, without a circle.",
     "unused-patch": "Every patch file is in its series, and every series in an overlay.",
     "unused-probe": "Every probe belongs to a patch of its name.",

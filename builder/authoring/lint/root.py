@@ -61,6 +61,7 @@ def _lint_series(root: Root, name: str) -> Iterator[Finding]:
             "series-file", _shown(root, directory / "series"), None, error.what, found=error.found or ""
         )
     depends: dict[str, list[str]] = {}
+    yield from _unreadable_by_quilt(root, directory)
     for patch in listed:
         path = directory / f"{patch}.patch"
         if not path.is_file():
@@ -75,6 +76,20 @@ def _lint_series(root: Root, name: str) -> Iterator[Finding]:
     for path in sorted(directory.glob("*.patch")):
         if listed and path.stem not in listed:
             yield Finding("unused-patch", _shown(root, path), None, "patch is not in the series")
+
+
+def _unreadable_by_quilt(root: Root, directory: Path) -> Iterator[Finding]:
+    """Names without ``.patch``: we know what is meant, quilt does not."""
+    path = directory / "series"
+    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", 1)[0].split()
+        if words and not words[0].endswith(".patch"):
+            mend = f"overlay patch export {directory.name}"
+            what = "quilt needs the file's name"
+            yield Finding(
+                "series-file", _shown(root, path), number, what, f"{words[0]}.patch", words[0], mend
+            )
 
 
 def _depends_of(data: bytes) -> list[str]:
