@@ -38,7 +38,6 @@ from builder.image.index import index_images
 from builder.image.layer import parent_directories
 from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.manifest import MANIFEST_PATH
 from builder.spec import BaseSpec, SourcePath
 
 if TYPE_CHECKING:
@@ -312,6 +311,7 @@ def lookup_facts(
     known: Facts | None,
     cache: Path,
     roots: Mapping[str, str],
+    beside: Collection[str] = (),
     progress: ByteProgress,
 ) -> Facts:
     """Look up every path in the base: in what is known of it already, else in its layers.
@@ -322,6 +322,7 @@ def lookup_facts(
         known: from the lock, for this base's digest.
         cache: where layer indexes are kept.
         roots: upstream path → path in the image or ``auto``, from the spec.
+        beside: paths in the image that are written beside these files.
         progress: makes a byte counter for a layer that is read.
 
     Raises:
@@ -334,7 +335,7 @@ def lookup_facts(
         return known
     from builder.image.rootfs import RootFS
 
-    return _read_facts(base, paths, RootFS(layer_indexes(base, cache, progress)), roots)
+    return _read_facts(base, paths, RootFS(layer_indexes(base, cache, progress)), roots, beside)
 
 
 def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[LayerIndex]:
@@ -421,10 +422,12 @@ def _root_of(path: str, roots: Mapping[str, str]) -> str:
     return max(above, key=len)
 
 
-def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[str, str]) -> Facts:
+def _read_facts(
+    base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[str, str], beside: Collection[str]
+) -> Facts:
     from builder.roots import find_roots
 
-    facts: list[RootFact] = []
+    placed: dict[str, RootFact] = {}
     too_deep = depth_warning(base.manifest)
     warnings: list[str] = [too_deep] if too_deep else []
     python: str | None = None
@@ -439,17 +442,14 @@ def _read_facts(base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[s
                 f"the spec puts {root} at {place}; the image's Python imports it from {chosen.path}"
             )
         where = (chosen.path if place == "auto" else place).strip("/")
-        facts.append(RootFact(root, where, place, chosen.distribution, chosen.version))
-    files = {path: _file_fact(path, facts, fs) for path in sorted(paths)}
-    written = [fact.image_path for fact in files.values()] + [MANIFEST_PATH.lstrip("/")]
+        placed[root] = RootFact(root, where, place, chosen.distribution, chosen.version)
+    files = {path: _file_fact(path, placed[_root_of(path, roots)], fs) for path in sorted(paths)}
     bytecode = _bytecode(base, files.values(), fs)
-    return Facts(
-        python, tuple(facts), files, _directories([*written, *bytecode], fs), bytecode, tuple(warnings)
-    )
+    written = [*(fact.image_path for fact in files.values()), *bytecode, *beside]
+    return Facts(python, tuple(placed.values()), files, _directories(written, fs), bytecode, tuple(warnings))
 
 
-def _file_fact(path: str, roots: Sequence[RootFact], fs: RootFS) -> FileFact:
-    root = max((r for r in roots if path.startswith(r.path + "/")), key=lambda r: len(r.path))
+def _file_fact(path: str, root: RootFact, fs: RootFS) -> FileFact:
     image_path = root.image_path + path[len(root.path) :]
     found = fs.lookup(image_path)
     if found is None:

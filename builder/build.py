@@ -20,6 +20,7 @@ from builder.image.layer import Layer
 from builder.image.model import Descriptor, ImageSink, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.lock import Lock
+from builder.manifest import MANIFEST_PATH
 from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
@@ -163,8 +164,15 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
     entry = lock.bases.get(base.manifest.digest)
     known = Facts.from_json(entry) if entry is not None else None
     before = patched.applied.before
-    roots = patched.spec.base.roots
-    facts = lookup_facts(base, list(before), known=known, cache=cache, roots=roots, progress=progress)
+    facts = lookup_facts(
+        base,
+        list(before),
+        known=known,
+        cache=cache,
+        roots=patched.spec.base.roots,
+        beside=[MANIFEST_PATH],
+        progress=progress,
+    )
     check_pre_images(base, facts, before, cache=cache, progress=progress)
     return make_plan(
         patched.spec,
