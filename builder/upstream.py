@@ -184,6 +184,7 @@ def wheel_mount(
         with _locked(cache / "wheels.lock"):
             commit = store.resolve(reference)
             if commit is None:
+                store = _sound(store)
                 path = wheel_file or download_wheel(wheel, cache, progress=progress)
                 if wheel_file is not None:
                     check_wheel(wheel_file, wheel)
@@ -191,6 +192,11 @@ def wheel_mount(
                 commit = _import_wheel(store, path, wheel, package)
                 store.git("update-ref", reference, commit)
     return Mount("" if package == "sglang" else "site-packages/", store, commit)
+
+
+def _sound(store: GitStore) -> GitStore:
+    """The store, before it takes in something new; a damaged one is made anew."""
+    return GitStore.renew(store.path) if store.is_damaged() else store
 
 
 def _import_wheel(store: GitStore, path: Path, wheel: Wheel, package: str) -> str:
@@ -259,8 +265,9 @@ def repository_mount(
     found = store.resolve(commit)
     if found is None or not _fetches_from(store, address):
         with _locked(path.with_suffix(".lock")):
-            _set_origin(store, address)
             found = store.resolve(commit)
+            store = store if found else _sound(store)
+            _set_origin(store, address)
             if found is None:
                 progress(f"fetching {commit[:12]} from {without_secrets(address)}")
                 found = _fetch_commit(store, address, commit)
