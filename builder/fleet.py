@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock as Mutex
 from typing import TYPE_CHECKING, Any, Literal
 
+from builder.bake import Plan
 from builder.base import Base, Facts
 from builder.build import (
     Built,
@@ -32,7 +33,7 @@ from builder.drift import build_inputs
 from builder.errors import OverlayError
 from builder.image.location import open_source
 from builder.image.model import Platform
-from builder.lock import read_lock, write_lock
+from builder.lock import Lock, read_lock, write_lock
 from builder.matrix import Row, Skipped, missing_platforms, read_row
 from builder.root import Root
 
@@ -156,20 +157,28 @@ def _build(name: str, workshop: Workshop) -> Outcome:
         return Outcome(name, "failed", error=error)
 
 
+def plan_row(row: Row, workshop: Workshop) -> tuple[Patched, list[Plan], Lock]:
+    """The patched source and each platform's plan, and the lock that was read.
+
+    Raises:
+        InvalidInput, PatchConflict, ProbeFailed, ImageMismatch, Unavailable: as each step of a build says.
+    """
+    lock = read_lock(workshop.root.locks(row.name))
+    bases = workshop.bases(row)
+    patched = workshop.patched(row)
+    entries = [lock.bases.get(base.manifest.digest, {}) for base in bases]
+    is_locked = all(Facts.from_json(entry) for entry in entries)
+    # Layers that nobody knows are read once, by the first that needs them.
+    turn = nullcontext() if is_locked else workshop.alone(f"layers of {row.location}")
+    with turn:
+        plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
+    return patched, plans, lock
+
+
 def _built(row: Row, workshop: Workshop) -> Outcome:
     """The steps of ``overlay build``, with what is shared made once."""
     spec, root = row.spec, workshop.root
-    lock = read_lock(root.locks(row.name))
-    bases = workshop.bases(row)
-    patched = workshop.patched(row)
-    known = {
-        base.manifest.digest for base in bases if Facts.from_json(lock.bases.get(base.manifest.digest, {}))
-    }
-    if known >= {base.manifest.digest for base in bases}:
-        plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
-    else:
-        with workshop.alone(f"layers of {row.location}"):
-            plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
+    patched, plans, lock = plan_row(row, workshop)
     built = bake_images(plans)
     delivered = deliver(built, workshop.delivery, patched, workshop.network, say=_silent, progress=_quiet)
     inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec))

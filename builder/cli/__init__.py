@@ -32,6 +32,7 @@ COMMANDS = {
     "diff": ("diff", "Which patches has upstream made unnecessary?"),
     "rebase": ("rebase", "Carry a series to another release; what upstream has is left out."),
     "matrix": ("matrix", "What must be built now, for CI."),
+    "bake": ("bake", "A bake file for docker buildx, with self-contained contexts."),
     "launch": ("launch", "The command line for each rank."),
     "base": ("base", "Small base images to try and to test with."),
 }
