@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import cast, get_args
 
+from builder.lock import write_whole
 from builder.probe.harness import Answer, State
 
 _STATES = frozenset(get_args(State)) - {"unknown"}
@@ -64,9 +63,5 @@ class Memory:
         """Keep an answer, whole or not at all."""
         if answer.state == "unknown":
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
         facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
-        descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=".new-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
-        Path(temporary).replace(self._path(probe, fingerprint))
+        write_whole(self._path(probe, fingerprint), json.dumps(facts).encode())
