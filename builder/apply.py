@@ -20,7 +20,6 @@ from pathlib import Path
 from builder.diff import FileDiff, Kind
 from builder.errors import PatchConflict
 from builder.gitstore import GitError, GitStore, TreeEntry, blob_id
-from builder.lock import write_whole
 from builder.patch import Patch
 from builder.placing import (
     PlacedHunk,
@@ -31,6 +30,7 @@ from builder.placing import (
     split_lines,
 )
 from builder.series import Series
+from builder.wholefile import write_whole
 
 
 @dataclass(frozen=True)

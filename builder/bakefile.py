@@ -20,7 +20,7 @@ from builder.bake import Plan
 from builder.engine.bake import check_bakeable, write_context
 from builder.errors import InvalidInput
 from builder.image.model import OCI_MANIFEST, Platform
-from builder.lock import write_whole
+from builder.wholefile import write_whole
 
 BAKE_FILE = "docker-bake.json"
 

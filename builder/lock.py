@@ -7,14 +7,13 @@ unused, never stale.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.errors import InvalidInput
+from builder.wholefile import write_whole
 
 LOCK_SCHEMA = 1
 MAX_LOCK_BYTES = 8 << 20
@@ -80,24 +79,6 @@ def write_lock(path: Path, lock: Lock) -> None:
     if path.is_file() and path.read_bytes() == data:
         return
     write_whole(path, data)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name beside it, flush it to disk, and rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _table(value: object, path: Path, key: str) -> Mapping[str, Mapping[str, Any]]:

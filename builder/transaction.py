@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from builder.errors import InvalidInput
-from builder.lock import write_whole
+from builder.wholefile import write_whole
 
 DECIDED = ".overlay-transaction"
 _DRAFT = ".overlay-transaction.new"

@@ -17,8 +17,8 @@ from builder.attest.statement import (
     statement,
 )
 from builder.image.artifact import Artifact
-from builder.lock import write_whole
 from builder.manifest import Manifest
+from builder.wholefile import write_whole
 
 CYCLONEDX = "application/vnd.cyclonedx+json"
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"

@@ -12,9 +12,9 @@ from builder.authoring.head import Head, read_head
 from builder.authoring.home import Home
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
-from builder.lock import write_whole
 from builder.patch import Patch
 from builder.upstream import Upstream
+from builder.wholefile import write_whole
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from builder.authoring.series_file import SeriesFile, read_series_lines
 from builder.errors import InvalidInput
-from builder.lock import write_whole
 from builder.root import Root
 from builder.series import Series, read_series
 from builder.spec import Spec, read_spec
 from builder.upstream import Progress, Upstream, resolve_upstream
+from builder.wholefile import write_whole
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import datetime
 
 from builder.authoring.head import Head, date_of
 from builder.errors import InvalidInput
-from builder.lock import write_whole
 from builder.root import Root
 from builder.spec import read_spec
 from builder.specedit import SpecText
+from builder.wholefile import write_whole
 
 DEFAULT_AUTHOR = "overlay maintainers <maintainers@sglang-overlay.dev>"
 

@@ -122,7 +122,7 @@ def command(
     retired = _retire(reports, home, dry_run) if retire else None
     if html is not None:
         from builder.judging.page import render_page
-        from builder.lock import write_whole
+        from builder.wholefile import write_whole
 
         write_whole(html, render_page(reports).encode())
     if as_json:

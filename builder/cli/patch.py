@@ -35,10 +35,10 @@ from builder.cli.output import Progress, json_option, paint, print_json, print_t
 from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore
-from builder.lock import write_whole
 from builder.patch import check_patch_name
 from builder.root import cache_path, find_root
 from builder.upstream import Upstream
+from builder.wholefile import write_whole
 
 series_argument = click.argument("series", shell_complete=complete_series)
 

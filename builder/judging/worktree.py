@@ -23,8 +23,8 @@ from builder.authoring.head import Head, commit_message, raw_date, read_commit, 
 from builder.errors import InvalidInput, PatchConflict
 from builder.gitstore import GitError, GitStore, TreeEntry, run_git
 from builder.judging.scratch import borrow_objects
-from builder.lock import write_whole
 from builder.upstream import Upstream
+from builder.wholefile import write_whole
 
 NAME_TRAILER = "Overlay-Patch"
 _STATE = "overlay-rebase.json"

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast, get_args
 
-from builder.lock import write_whole
 from builder.probe.harness import Answer, State
+from builder.wholefile import write_whole
 
 _STATES = frozenset(get_args(State)) - {"unknown"}
 _MACHINERY = ("harness.py", "sandbox.py", "messages.py")

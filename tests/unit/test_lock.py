@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput
-from builder.lock import Lock, read_lock, write_lock, write_whole
+from builder.lock import Lock, read_lock, write_lock
+from builder.wholefile import write_whole
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

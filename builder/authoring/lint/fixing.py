@@ -5,7 +5,7 @@ from __future__ import annotations
 from builder.authoring.home import Home
 from builder.authoring.lint.finding import Finding
 from builder.authoring.mending import mend_text
-from builder.lock import write_whole
+from builder.wholefile import write_whole
 
 
 def fix_texts(home: Home) -> list[Finding]:

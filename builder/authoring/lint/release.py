@@ -14,8 +14,8 @@ from builder.authoring.home import Home
 from builder.authoring.lint.finding import Finding
 from builder.authoring.mending import added_lines, split
 from builder.errors import InvalidInput
-from builder.lock import write_whole
 from builder.upstream import Upstream
+from builder.wholefile import write_whole
 
 _IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+(.+))")
 
