@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
+from builder.cli.completion import complete_patch
 from builder.cli.options import name_argument, root_option
-from builder.cli.output import json_option, paint, print_json, print_table
+from builder.cli.output import colors_wanted, json_option, paint, print_json, print_table
+from builder.errors import InvalidInput
+from builder.patch import Patch
 from builder.root import find_root
-from builder.series import read_series
+from builder.series import Series, read_series
 from builder.spec import read_spec
 
 
-@click.command("show", epilog="Example: overlay show glm53-flash-gb10")
+@click.command(
+    "show", epilog="Examples: overlay show glm53-flash-gb10; overlay show glm53-flash-gb10 dsa-tilelang-smem"
+)
 @name_argument
+@click.argument("patch", required=False, shell_complete=complete_patch)
 @root_option
 @json_option
-def command(name: str, root: Path | None, as_json: bool) -> None:
-    """A spec, its series, and where each patch stands upstream."""
+def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> None:
+    """A spec, its series, and where each patch stands upstream; with PATCH, that patch."""
     home = find_root(root)
     spec = read_spec(home.spec_path(name))
     series = read_series(
         home.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
     )
-    patches = [
-        {
-            "name": patch.name,
-            "subject": patch.subject,
-            "status": str(patch.status),
-            "bugs": list(patch.bugs),
-            "hardware": list(patch.hardware),
-            "depends": list(patch.depends),
-            "files": [diff.path for diff in patch.files],
-            "sha256": patch.sha256,
-        }
-        for patch in series.patches
-    ]
+    if patch is not None:
+        _show_patch(series, patch, as_json)
+        return
+    patches = [_facts(one) for one in series.patches]
     if as_json:
         print_json(
             {
@@ -58,3 +56,56 @@ def command(name: str, root: Path | None, as_json: bool) -> None:
         ("PATCH", "STATUS", "FILES", "SUBJECT"),
         [(p.name, p.status.word, str(len(p.files)), p.subject) for p in series.patches],
     )
+
+
+def _facts(patch: Patch) -> dict[str, object]:
+    return {
+        "name": patch.name,
+        "subject": patch.subject,
+        "status": str(patch.status),
+        "bugs": list(patch.bugs),
+        "hardware": list(patch.hardware),
+        "depends": list(patch.depends),
+        "files": [diff.path for diff in patch.files],
+        "sha256": patch.sha256,
+    }
+
+
+def _show_patch(series: Series, name: str, as_json: bool) -> None:
+    """One patch with its place among the others, in colors where somebody looks."""
+    number = next((n for n, patch in enumerate(series.patches) if patch.name == name), None)
+    if number is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, series.names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(series.names)}"
+        raise InvalidInput("the overlay has no such patch", where=series.name, found=name, hint=hint)
+    patch = series.patches[number]
+    needed_by = [other.name for other in series.patches if name in other.depends]
+    place = {
+        "series": series.name,
+        "number": number + 1,
+        "of": len(series.patches),
+        "before": [other.name for other in series.patches[:number]],
+        "after": [other.name for other in series.patches[number + 1 :]],
+        "needed_by": needed_by,
+    }
+    if as_json:
+        print_json(_facts(patch) | {"place": place, "text": patch.data.decode("utf-8", "replace")})
+        return
+    needed = f", needed by {', '.join(needed_by)}" if needed_by else ""
+    click.echo(paint(f"# {number + 1} of {len(series.patches)} in {series.name}{needed}", "dim"))
+    if colors_wanted(sys.stdout):
+        _print_colored(patch)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(patch.data)
+
+
+def _print_colored(patch: Patch) -> None:
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    text = patch.data.decode("utf-8", "replace")
+    syntax = Syntax(text, "diff", theme="ansi_dark", background_color="default", word_wrap=True)
+    Console(highlight=False).print(syntax)

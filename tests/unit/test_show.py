@@ -1,0 +1,130 @@
+"""A patch is shown as it is, with its place in the series; colors are for terminals alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.unit.workshop import Workshop, workshop
+
+__all__ = ["workshop"]
+
+DEMO = "python/sglang/demo.py"
+
+
+@pytest.fixture
+def shop(workshop: Workshop) -> Workshop:
+    workshop.add("one", (DEMO, "b = 2", "b = 3"))
+    workshop.add("two", (DEMO, "b = 3", "b = 4"), trailers="Upstream-Status: Pending\nOverlay-Depends: one")
+    return workshop
+
+
+def test_patch_is_shown_byte_for_byte_with_its_place(shop: Workshop) -> None:
+    ran = shop("show", "demo", "one")
+    assert ran.out == "# 1 of 2 in demo, needed by two\n" + shop.path("one").read_text()
+
+
+def test_json_has_the_same_facts(shop: Workshop) -> None:
+    facts = json.loads(shop("show", "demo", "two", "--json").out)
+    assert facts["place"] == {
+        "series": "demo", "number": 2, "of": 2, "before": ["one"], "after": [], "needed_by": [],
+    }  # fmt: skip
+    assert facts["text"] == shop.path("two").read_text()
+
+
+def test_unknown_patch_gets_the_nearest_name(shop: Workshop) -> None:
+    ran = shop("show", "demo", "tow")
+    assert (ran.code, "two" in str(ran.error.hint)) == (1, True)  # type: ignore[union-attr]
+
+
+def test_terminals_get_colors_and_all_of_the_text(shop: Workshop) -> None:
+    ours, theirs = pty.openpty()
+    environment = {
+        **os.environ,
+        "OVERLAY_ROOT": str(shop.root),
+        "TERM": "xterm-256color",
+        "PYTHONPATH": str(ROOT),
+    }
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "builder", "show", "demo", "one"]
+    process = subprocess.Popen(command, stdout=theirs, stdin=theirs, env=environment, cwd=shop.directory)
+    os.close(theirs)
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    assert process.wait() == 0
+    assert b"\x1b[" in shown
+    plain = "".join(
+        part.partition("m")[2] if n else part for n, part in enumerate(shown.decode().split("\x1b["))
+    )
+    words = " ".join(plain.split())
+    assert "- b = 2 + b = 3" in words
+    assert "Upstream-Status: Pending" in words
+
+
+def _read(handle: int) -> bytes:
+    try:
+        return os.read(handle, 65536)
+    except OSError:
+        return b""  # the other side closed the terminal
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["show", "d"], {"demo"}),
+        (["show", "demo", ""], {"one", "two"}),
+        (["patch", "lint", ""], {"demo"}),
+        (["patch", "refresh", "demo", "t"], {"two"}),
+        (["patch", "edit", "demo", "o"], {"one"}),
+        (["new", "x", "--from", "d"], {"demo"}),
+    ],
+)
+def test_shells_complete_overlays_series_and_patches(
+    shop: Workshop, shell: str, line: list[str], expected: set[str]
+) -> None:
+    *words, incomplete = line
+    environment = {
+        **os.environ,
+        "OVERLAY_ROOT": str(shop.root),
+        "PYTHONPATH": str(ROOT),
+        "_OVERLAY_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": " ".join(["overlay", *words, incomplete]),
+        "COMP_CWORD": incomplete if shell == "fish" else str(len(words) + 1),
+    }
+    code = "from builder.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=shop.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if shell == "zsh":
+        lines = done.stdout.splitlines()
+        offered = set(lines[1::3])
+    else:
+        offered = {entry.split(",")[1].split("\t")[0] for entry in done.stdout.splitlines() if "," in entry}
+    assert offered == expected
+
+
+def test_completion_that_cannot_work_offers_nothing(workshop: Workshop, tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "OVERLAY_ROOT": str(tmp_path / "nowhere"), "PYTHONPATH": str(ROOT),
+        "_OVERLAY_COMPLETE": "bash_complete", "COMP_WORDS": "overlay show demo ", "COMP_CWORD": "3",
+    }  # fmt: skip
+    code = "from builder.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")
