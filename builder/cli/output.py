@@ -17,6 +17,7 @@ from builder.errors import OverlayError, Unavailable, UsageError
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
 
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*m|[^\n\t]")  # colors, or one character
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
@@ -61,14 +62,26 @@ def print_fact(label: str, value: object) -> None:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns under a header; the last column is not padded, and cut at the terminal's edge."""
     lines = [[printable(cell).replace("\n", "\\n") for cell in row] for row in [header, *rows]]
-    widths = [max(len(row[n]) for row in lines) for n in range(len(header))]
+    widths = [max(_width(row[n]) for row in lines) for n in range(len(header))]
     edge = _terminal_width()
     for number, row in enumerate(lines):
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-        line = "  ".join([*cells, row[-1]]).rstrip()
-        if edge and len(line) > edge:
-            line = line[: edge - 1] + "…"
+        cells = [
+            cell + " " * (width - _width(cell)) for cell, width in zip(row[:-1], widths[:-1], strict=True)
+        ]
+        start = "".join(f"{cell}  " for cell in cells)
+        room = (edge or 0) - _width(start)
+        last = (
+            row[-1]
+            if not edge or _width(row[-1]) <= room
+            else _SGR.sub("", row[-1])[: max(room - 1, 0)] + "…"
+        )
+        line = (start + last).rstrip()
         click.echo(paint(line, "bold") if number == 0 else line)
+
+
+def _width(text: str) -> int:
+    """Columns that a text takes, its colors aside."""
+    return len(_SGR.sub("", text))
 
 
 def _terminal_width() -> int | None:
