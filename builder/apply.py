@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder.diff import FileDiff, Kind
 from builder.errors import PatchConflict
-from builder.gitstore import GitError, GitStore, TreeEntry, blob_id
+from builder.gitstore import GitError, GitStore, TreeEntry
 from builder.patch import Patch
 from builder.placing import (
     PlacedHunk,
@@ -30,28 +30,8 @@ from builder.placing import (
     split_lines,
 )
 from builder.series import Series
+from builder.source import SourceFile, Sources
 from builder.wholefile import write_whole
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of a source tree: git mode and bytes."""
-
-    mode: str
-    data: bytes
-
-    @property
-    def blob(self) -> str:
-        """Its git blob id."""
-        return blob_id(self.data)
-
-    @property
-    def sha256(self) -> str:
-        """Hex SHA-256 of its bytes."""
-        return hashlib.sha256(self.data).hexdigest()
-
-
-Sources = Mapping[str, SourceFile]
 
 
 @dataclass(frozen=True)

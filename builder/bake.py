@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder import __version__
-from builder.apply import AppliedSeries, SourceFile
+from builder.apply import AppliedSeries
 from builder.base import Base, DirectoryFact, Facts
 from builder.dockerfile import Recipe, parse_dockerfile
 from builder.errors import InvalidInput
@@ -39,6 +39,7 @@ from builder.manifest import (
     UpstreamRecord,
     patch_record,
 )
+from builder.source import SourceFile
 from builder.spec import Spec
 from builder.template import render_template
 

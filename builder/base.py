@@ -22,7 +22,6 @@ from pydantic import (
     ValidationError,
 )
 
-from builder.apply import SourceFile
 from builder.errors import ImageMismatch, InvalidInput, UsageError
 from builder.image.append import (
     base_config,
@@ -38,6 +37,7 @@ from builder.image.index import index_images
 from builder.image.layer import parent_directories
 from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
+from builder.source import SourceFile
 from builder.spec import BaseSpec, SourcePath
 
 if TYPE_CHECKING:
@@ -161,10 +161,32 @@ class Facts:
     def answer(self, paths: Collection[str], roots: Mapping[str, str]) -> bool:
         """Whether these are the facts of exactly these paths, with the roots as the spec has them.
 
-        Facts of more paths would bring along the bytecode of modules that are not patched any more.
+        Facts of more paths would bring along the bytecode of modules that are not patched any more. Facts
+        that put a file elsewhere than below its root, or empty the bytecode of other modules, are no answer.
         """
         asked = {root.path: root.asked for root in self.roots}
-        return self.files.keys() == set(paths) and asked == dict(roots)
+        return self.files.keys() == set(paths) and asked == dict(roots) and self._hang_together()
+
+    def _hang_together(self) -> bool:
+        """Whether each path follows from its root and file, as without symbolic links inside a package."""
+        for root in self.roots:
+            wanted = root.path.rpartition("/")[2] if root.asked == "auto" else root.asked.strip("/")
+            if root.image_path != wanted and not root.image_path.endswith("/" + wanted):
+                return False
+        places = {root.path: root for root in self.roots}
+        for path, file in self.files.items():
+            root = places[_root_of(path, places)]
+            if file.image_path != root.image_path + path[len(root.path) :]:
+                return False
+        sources = {file.image_path.removesuffix(".py") for file in self.files.values()}
+        return all(_source_of(path) in sources for path in self.bytecode)
+
+
+def _source_of(bytecode: str) -> str:
+    """The source that a compiled file is of (PEP 3147), without its ending."""
+    directory, _, name = bytecode.rpartition("/")
+    parent, _, last = directory.rpartition("/")
+    return f"{parent if last == '__pycache__' else directory}/{name.partition('.')[0]}"
 
 
 @cache
@@ -354,6 +376,16 @@ def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[Layer
     return indexes
 
 
+def wrong_files(facts: Facts, before: Mapping[str, SourceFile | None]) -> list[str]:
+    """The paths of ``before`` that are not, in the base, what they are in the pinned upstream."""
+    return [
+        path
+        for path, source in before.items()
+        if (there := facts.files.get(path)) is None
+        or there.blob != (None if source is None else source.blob)
+    ]
+
+
 def check_pre_images(
     base: Base, facts: Facts, before: Mapping[str, SourceFile | None], *, cache: Path, progress: ByteProgress
 ) -> None:
@@ -367,11 +399,7 @@ def check_pre_images(
     Raises:
         ImageMismatch: naming each file, the expected and the found blob, and showing the diff.
     """
-    wrong = [
-        path
-        for path, source in before.items()
-        if facts.files[path].blob != (None if source is None else source.blob)
-    ]
+    wrong = wrong_files(facts, before)
     if not wrong:
         return
     found = _read_back(
@@ -409,7 +437,7 @@ def _counted(chunks: Iterator[bytes], count: Callable[[int], None]) -> Iterator[
         yield chunk
 
 
-def _root_of(path: str, roots: Mapping[str, str]) -> str:
+def _root_of(path: str, roots: Collection[str]) -> str:
     """The longest root above an upstream path."""
     above = [root for root in roots if path == root or path.startswith(root + "/")]
     if not above:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.apply import SourceFile
 from builder.errors import InvalidInput, Unavailable
 from builder.gitstore import GitError, GitStore, TreeEntry
+from builder.source import SourceFile
 from builder.spec import UpstreamSpec, Wheel, check_git_source
 from builder.wheel import check_wheel, download_wheel, read_wheel, without_secrets
 

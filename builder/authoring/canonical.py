@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.apply import SourceFile, quoted_path
+from builder.apply import quoted_path
 from builder.authoring.head import Head, write_head
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
+from builder.source import SourceFile
 
 Files = Mapping[str, SourceFile]
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.apply import AppliedSeries, PatchReport, SourceFile, apply_series, conflict_error, try_series
+from builder.apply import AppliedSeries, PatchReport, apply_series, conflict_error, try_series
 from builder.authoring.canonical import Draft, write_patches
 from builder.authoring.head import Head, read_head
 from builder.authoring.home import Home
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
 from builder.patch import Patch
+from builder.source import SourceFile
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
 

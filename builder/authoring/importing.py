@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from builder.apply import AppliedSeries, PatchReport, SourceFile, conflict_error, try_series
+from builder.apply import AppliedSeries, PatchReport, conflict_error, try_series
 from builder.authoring.canonical import Draft, write_patches
 from builder.authoring.export import draft_of
 from builder.authoring.head import Head, date_of, write_head
@@ -19,6 +19,7 @@ from builder.authoring.worktree import slug
 from builder.errors import InvalidInput
 from builder.patch import Patch, check_patch_name, parse_patch
 from builder.series import Series
+from builder.source import SourceFile
 from builder.upstream import Upstream
 
 IMPORT_TRAILER = "Overlay-Import"

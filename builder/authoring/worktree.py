@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.apply import SourceFile
 from builder.authoring.canonical import Draft, Files
 from builder.authoring.head import Head, commit_message, raw_date, read_commit, split_author
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore, git_environment
 from builder.patch import check_patch_name
+from builder.source import SourceFile
 
 if TYPE_CHECKING:
     from git import Repo

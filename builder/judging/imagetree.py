@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from builder.apply import SourceFile
 from builder.base import ByteProgress
 from builder.errors import ImageMismatch
 from builder.gitstore import GitStore, TreeEntry
@@ -14,6 +13,7 @@ from builder.image.reference import parse_location
 from builder.image.registry import Network
 from builder.image.rootfs import Files, Found
 from builder.judging.target import Target
+from builder.source import SourceFile
 from builder.trust.subject import LayeredImage, open_images
 from builder.upstream import Mount, Upstream
 

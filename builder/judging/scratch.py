@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
-from builder.apply import SourceFile
 from builder.errors import Unavailable
 from builder.gitstore import GitError, GitStore
+from builder.source import SourceFile
 from builder.upstream import Mount
 
 Files = Mapping[str, SourceFile]

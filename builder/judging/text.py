@@ -16,7 +16,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder.apply import AppliedSeries, FileChange, PatchReport, SourceFile, try_series
+from builder.apply import AppliedSeries, FileChange, PatchReport, try_series
 from builder.diff import FileDiff, Hunk
 from builder.errors import Unavailable
 from builder.gitstore import GitError
@@ -24,6 +24,7 @@ from builder.judging.evidence import HunkEvidence, HunkState, TextEvidence, Text
 from builder.judging.scratch import Merged, Scratch, ThreeWay
 from builder.placing import PlacedHunk, apply_hunks, place_hunks, places_of, split_lines
 from builder.series import Series
+from builder.source import SourceFile
 from builder.upstream import Upstream
 
 Versions = Mapping[str, SourceFile | None]

@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder.apply import PatchReport, SourceFile
+from builder.apply import PatchReport
 from builder.authoring.export import head_of
 from builder.authoring.head import Head, commit_message, raw_date, read_commit, split_author
 from builder.errors import InvalidInput, PatchConflict
 from builder.gitstore import GitError, GitStore, TreeEntry, run_git
 from builder.judging.scratch import borrow_objects
+from builder.source import SourceFile
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
 

@@ -7,11 +7,12 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from builder.apply import SourceFile, try_series
+from builder.apply import try_series
 from builder.patch import parse_patch
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
 from builder.series import Series
+from builder.source import SourceFile
 from tests.integration.wheels import release_wheel
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"

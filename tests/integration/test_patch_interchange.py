@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.apply import SourceFile, try_series
+from builder.apply import try_series
 from builder.authoring.export import as_mailbox, export_applied
 from builder.authoring.home import Home, find_home, series_names
 from builder.authoring.importing import Wish, import_pieces
@@ -23,6 +23,7 @@ from builder.diff import FileDiff
 from builder.gitstore import GitStore
 from builder.patch import parse_patch
 from builder.root import find_root
+from builder.source import SourceFile
 from builder.upstream import Mount, Upstream
 from tests.conftest import ROOT
 from tests.integration.conftest import needed_program

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.apply import AppliedSeries, SourceFile, try_series
+from builder.apply import AppliedSeries, try_series
 from builder.patch import Patch
 from builder.probe.harness import CannotTell, Definition, Program, Tree, parse
 from builder.probe.matrix import Matrix, ask_all, find_probes, probe_series
 from builder.probe.trees import MappingTree
 from builder.series import Series, read_series
+from builder.source import SourceFile
 from tests.integration.sources import PATCHES, release_tree
 
 PROBES = PATCHES / "probes"

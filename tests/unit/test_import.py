@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from builder.apply import SourceFile
 from builder.authoring.home import Home, find_home
 from builder.authoring.importing import Wish, import_pieces
 from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
 from builder.errors import InvalidInput, PatchConflict
 from builder.gitstore import GitStore
 from builder.root import find_root
+from builder.source import SourceFile
 from builder.upstream import Mount, Upstream
 from tests.unit.trees import histories, plain, shared_judge
 from tests.unit.workshop import DEMO as DEMO_TEXT

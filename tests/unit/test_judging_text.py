@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.apply import SourceFile
 from builder.judging.scratch import Merged, Scratch, ThreeWay, open_scratch
 from builder.judging.text import merge_series
 from builder.series import Series
+from builder.source import SourceFile
 from tests.unit.lab import Lab
 
 PATH = "python/sglang/file.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.apply import SourceFile
 from builder.errors import InvalidInput, PatchConflict
+from builder.source import SourceFile
 from tests.unit.trees import PLAIN, plain
 from tests.unit.workshop import DEMO as DEMO_TEXT
 from tests.unit.workshop import FILES, Workshop, workshop

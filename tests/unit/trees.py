@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from builder.apply import SourceFile
+from builder.source import SourceFile
 
 Tree = Mapping[str, SourceFile]
 

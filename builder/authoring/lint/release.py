@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from builder.apply import AppliedSeries, PatchReport, SourceFile, try_series
+from builder.apply import AppliedSeries, PatchReport, try_series
 from builder.authoring.export import export_applied
 from builder.authoring.home import Home
 from builder.authoring.lint.finding import Finding
+from builder.authoring.lint.remembered import Remembered
 from builder.authoring.mending import added_lines, split
 from builder.errors import InvalidInput
+from builder.source import SourceFile
 from builder.upstream import Upstream
-from builder.wholefile import write_whole
 
 _IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+(.+))")
 
@@ -36,8 +40,10 @@ def lint_release(home: Home, upstream: Upstream, cache: Path) -> list[Finding]:
     applied = try_series(series, sources, drop=home.drop)
     found = [finding for report in applied.failed for finding in _failed(home, report)]
     if not found:
-        found += _canonical(home, applied)
-    known = Compiled(cache / "compiled" / f"{sys.implementation.cache_tag}")
+        known = Remembered(cache / "lint" / "canonical")
+        found += _canonical(home, applied, known)
+        known.save()
+    known = Remembered(cache / "lint" / f"compiles-{sys.implementation.cache_tag}")
     found += _compiles(home, applied, known)
     known.save()
     return [*found, *_imports(home, applied, sources.values())]
@@ -51,15 +57,37 @@ def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
         yield Finding("applies", _file(home, report), line, what, problem.expected, problem.found)
 
 
-def _canonical(home: Home, applied: AppliedSeries) -> Iterator[Finding]:
+def _canonical(home: Home, applied: AppliedSeries, known: Remembered) -> Iterator[Finding]:
     mend = f"overlay patch export {home.name}"
-    for report, exported in zip(applied.reports, export_applied(applied), strict=True):
+    keys = [_rendering_key(report) for report in applied.reports]
+    if all(map(known.__contains__, keys)):
+        return
+    for report, exported, key in zip(applied.reports, export_applied(applied), keys, strict=True):
         wrong = [*_blob_ids(home, report, mend)]
         yield from wrong
-        if exported.changed and not wrong:
+        if not exported.changed:
+            known.add(key)
+        elif not wrong:
             line = _first_difference(report.patch.data, exported.data)
             what = "patch is not what export writes"
             yield Finding("canonical", _file(home, report), line, what, mend=mend)
+
+
+def _rendering_key(report: PatchReport) -> str:
+    """Names all that decides whether a patch is canonical: its bytes, its files before and after, and git."""
+    digest = hashlib.sha256(report.patch.data)
+    for change in report.files:
+        sides = [(side.mode, side.blob) if side else None for side in (change.pre, change.post)]
+        digest.update(repr((change.old_path, change.path, sides, git_identity())).encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def git_identity() -> tuple[str, int, int]:
+    """Which git there is, without asking it."""
+    program = shutil.which("git") or ""
+    facts = Path(program).stat() if program else None
+    return program, facts.st_size if facts else 0, facts.st_mtime_ns if facts else 0
 
 
 def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:
@@ -72,14 +100,28 @@ def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:
                 yield Finding("blob-ids", _file(home, report), diff.patch_line, what, is_now.blob, said, mend)
 
 
-def _compiles(home: Home, applied: AppliedSeries, known: Compiled) -> Iterator[Finding]:
+def _compiles(home: Home, applied: AppliedSeries, known: Remembered) -> Iterator[Finding]:
     for report in applied.reports:
         for change in report.files:
             if change.post is None or not change.path.endswith(".py") or report.problems:
                 continue
-            if error := known.error_of(change.path, change.post):
+            if error := _syntax_error(change.path, change.post, known):
                 what = f"{change.path}: line {error.lineno}: {error.msg}"
                 yield Finding("compiles", _file(home, report), None, what, found=(error.text or "").strip())
+
+
+def _syntax_error(path: str, source: SourceFile, known: Remembered) -> SyntaxError | None:
+    """Why a file does not compile; None if it does, now or once: a blob that did will always do."""
+    if source.blob in known:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(source.data, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            return error if isinstance(error, SyntaxError) else SyntaxError(str(error))
+    known.add(source.blob)
+    return None
 
 
 def _imports(home: Home, applied: AppliedSeries, sources: Iterable[SourceFile]) -> Iterator[Finding]:
@@ -104,38 +146,6 @@ def imported(line: bytes) -> list[str]:
         return [match[1].decode()]
     names = (part.split(b" as ")[0].strip().split(b".")[0] for part in match[2].split(b"#")[0].split(b","))
     return [name.decode() for name in names if re.fullmatch(rb"[A-Za-z_]\w*", name)]
-
-
-class Compiled:
-    """Blobs that this Python is known to compile: a blob that did will always do.
-
-    Args:
-        path: where their ids are kept.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = set(path.read_text("ascii").split()) if path.is_file() else set()
-        self._new: set[str] = set()
-
-    def error_of(self, path: str, source: SourceFile) -> SyntaxError | None:
-        """Why a file does not compile; None if it does."""
-        blob = source.blob
-        if blob in self._known or blob in self._new:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                compile(source.data, path, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError) as error:
-                return error if isinstance(error, SyntaxError) else SyntaxError(str(error))
-        self._new.add(blob)
-        return None
-
-    def save(self) -> None:
-        """Keep what is new."""
-        if self._new:
-            write_whole(self._path, "".join(f"{blob}\n" for blob in sorted(self._known | self._new)).encode())
 
 
 def _first_difference(one: bytes, two: bytes) -> int:
