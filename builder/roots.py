@@ -31,7 +31,7 @@ _EXTENSION = re.compile(r"(\.cpython-[^.]+|\.abi3)?\.so\Z")
 
 
 @dataclass(frozen=True)
-class Root:
+class PackageCopy:
     """One copy of a package in the image.
 
     ``path`` is the package's real directory, from ``/``; ``upstream`` what it is called in the sources;
@@ -72,8 +72,8 @@ class Interpreter:
 class Roots:
     """The copy that Python imports, the other ones, and how that was found."""
 
-    root: Root
-    others: tuple[Root, ...]
+    root: PackageCopy
+    others: tuple[PackageCopy, ...]
     interpreter: Interpreter
     search_path: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -407,7 +407,7 @@ def _leftovers(rootfs: RootFS, package: str, working_dir: str) -> Iterator[tuple
         yield real, _IN_WORKING_DIR
 
 
-def _warning(chosen: Root, other: Root) -> str:
+def _warning(chosen: PackageCopy, other: PackageCopy) -> str:
     """What a person should know of a second copy."""
     twice = f"{chosen.package} is in the image twice: {chosen.path} is imported ({chosen.reason})"
     if other.reason == _IN_WORKING_DIR:
@@ -466,9 +466,9 @@ def _editable(rootfs: RootFS, path: str) -> str | None:
     return None
 
 
-def _root(package: str, path: str, why: str, distributions: Iterable[_Distribution]) -> Root:
+def _root(package: str, path: str, why: str, distributions: Iterable[_Distribution]) -> PackageCopy:
     own = next((d for d in distributions if _holds(d, path)), None)
-    return Root(
+    return PackageCopy(
         package=package,
         path=path,
         upstream=_UPSTREAM.get(package, package),

@@ -133,18 +133,6 @@ def parent_directories(paths: Iterable[str]) -> list[str]:
     return sorted(parents, key=_by_component)
 
 
-def bytecode_paths(path: str, cache_tag: str) -> list[str]:
-    """Where CPython keeps bytecode of the source ``path``, for a tag such as ``cpython-312`` (PEP 3147, 488).
-
-    An empty file there is neither stale nor valid: importers find no header and compile the source.
-    """
-    if not path.endswith(".py"):
-        return []
-    directory, _, name = path.rpartition("/")
-    cache = f"{directory}/__pycache__" if directory else "__pycache__"
-    return [f"{cache}/{name[:-3]}.{cache_tag}{level}.pyc" for level in ("", ".opt-1", ".opt-2")]
-
-
 def tar_stream(entries: Iterable[LayerEntry], *, mtime: int) -> Iterator[bytes]:
     """The uncompressed tar of ``entries``, sorted, as chunks; arguments and errors as :func:`build_layer`."""
     ordered = _in_order(entries)

@@ -91,11 +91,35 @@ class RootFS:
         Raises:
             ImageMismatch: symbolic links in a circle, or more than 40 of them.
         """
-        return self._resolve(path, last=True)
-
-    def lookup_link(self, path: str) -> Found | None:
-        """As :meth:`lookup`, but a symbolic link in the last place is not followed."""
-        return self._resolve(path, last=False)
+        waiting = path.split("/")[::-1]
+        real: list[str] = []
+        here = self._at("")
+        links = 0
+        while waiting:
+            part = waiting.pop()
+            if part in ("", "."):
+                continue
+            if here is None or not here.is_directory:
+                return None
+            if part == "..":
+                del real[-1:]
+                here = self._at("/".join(real))
+                continue
+            found = self._at("/".join([*real, part]))
+            if found is not None and found.kind is Kind.SYMLINK:
+                links += 1
+                if links > _MAX_LINKS:
+                    raise ImageMismatch(
+                        "symbolic links in the image lead in a circle", where="/" + path.lstrip("/")
+                    )
+                if found.link.startswith("/"):
+                    real.clear()
+                    here = self._at("")
+                waiting.extend(found.link.split("/")[::-1])
+                continue
+            real.append(part)
+            here = found
+        return here
 
     def real_path(self, path: str) -> str | None:
         """The path that ``path`` leads to, free of symbolic links; None when it leads nowhere."""
@@ -114,37 +138,6 @@ class RootFS:
             names.update(name for name in layer.children(directory.path) if name not in removed)
             removed.update(layer.whiteouts(directory.path))
         return sorted(names)
-
-    def _resolve(self, path: str, *, last: bool) -> Found | None:
-        waiting = path.split("/")[::-1]
-        real: list[str] = []
-        here = self._at("")
-        links = 0
-        while waiting:
-            part = waiting.pop()
-            if part in ("", "."):
-                continue
-            if here is None or not here.is_directory:
-                return None
-            if part == "..":
-                del real[-1:]
-                here = self._at("/".join(real))
-                continue
-            found = self._at("/".join([*real, part]))
-            if found is not None and found.kind is Kind.SYMLINK and (last or any(waiting)):
-                links += 1
-                if links > _MAX_LINKS:
-                    raise ImageMismatch(
-                        "symbolic links in the image lead in a circle", where="/" + path.lstrip("/")
-                    )
-                if found.link.startswith("/"):
-                    real.clear()
-                    here = self._at("")
-                waiting.extend(found.link.split("/")[::-1])
-                continue
-            real.append(part)
-            here = found
-        return here
 
     def _at(self, path: str) -> Found | None:
         """What is at ``path`` itself, whose parents must be no symbolic links."""

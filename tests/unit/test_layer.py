@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 import tarfile
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,6 @@ from builder.image.layer import (
     LayerLink,
     Whiteout,
     build_layer,
-    bytecode_paths,
     gzip_stored,
     layer_media_type,
     parent_directories,
@@ -157,20 +157,11 @@ def test_parent_directories_are_named_once_and_topmost_first() -> None:
     assert parent_directories(["/a/b/c.py", "a/b-x/d.py", "e"]) == ["a", "a/b", "a/b-x"]
 
 
-def test_bytecode_of_every_optimisation_level_is_named() -> None:
-    assert bytecode_paths("a/b.py", "cpython-312") == [
-        "a/__pycache__/b.cpython-312.pyc",
-        "a/__pycache__/b.cpython-312.opt-1.pyc",
-        "a/__pycache__/b.cpython-312.opt-2.pyc",
-    ]
-    assert bytecode_paths("a/b.json", "cpython-312") == []
-
-
 def test_empty_bytecode_makes_python_run_the_patched_source(tmp_path: Path) -> None:
     """The stale kinds: unchecked hash, and compiled from a source of the same size and time."""
     source = tmp_path / "demo.py"
     kinds = py_compile.PycInvalidationMode
-    bytecode = Path(bytecode_paths(str(source), sys.implementation.cache_tag)[0])
+    bytecode = Path(cache_from_source(str(source)))
     for mode in (kinds.UNCHECKED_HASH, kinds.TIMESTAMP):
         source.write_text("print('old')\n")
         os.utime(source, (1_700_000_000, 1_700_000_000))
