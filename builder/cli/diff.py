@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli.options import complete_overlay, root_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _print_text(reports: list[Report], retired: list[Retirement] | None, dry_run
         _print_report(report)
     for plan in retired or ():
         click.echo()
-        click.echo(plan.diff if dry_run else plan.summary, nl=dry_run is False)
+        click.echo(printable(plan.diff) if dry_run and plan.diff else plan.summary)
         for line in plan.kept:
             click.echo(line)
 
@@ -269,7 +269,7 @@ def _print_report(report: Report) -> None:
         click.echo(f"\n{paint('the evidence does not agree', 'yellow')} ({report.targets[-1].name})")
         for judgement in against:
             for line in judgement.verdict.contradictions:
-                click.echo(f"  {judgement.patch}: {line}")
+                click.echo(printable(f"  {judgement.patch}: {line}"))
 
 
 def _print_one(report: Report) -> None:
@@ -293,12 +293,13 @@ def _print_group(title: str, judgements: Sequence[Judgement]) -> None:
     click.echo(f"\n{paint(title, 'bold')} ({judgements[0].target})")
     for judgement in judgements:
         since = _since(judgement)
-        click.echo(f"  {judgement.patch}: {judgement.verdict.word}{since}: {judgement.verdict.why}")
+        said = f"{judgement.verdict.word}{since}: {judgement.verdict.why}"
+        click.echo(printable(f"  {judgement.patch}: {said}"))
         for hunk in judgement.evidence.text.hunks:
             if judgement.verdict.word in ("rework", "partial") and hunk.state != "carries":
                 where = f"{hunk.path}, hunk {hunk.number}" if hunk.number else hunk.path
                 places = f" (its lines stand at {', '.join(map(str, hunk.places))})" if hunk.places else ""
-                click.echo(f"      {hunk.state}: {where}{places}")
+                click.echo(printable(f"      {hunk.state}: {where}{places}"))
 
 
 def _since(judgement: Judgement) -> str:

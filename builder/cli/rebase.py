@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli.options import name_argument, root_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table
+from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _print(done: Rebased) -> None:
     print_table(("PATCH", "PROBE", "HOW"), rows)
     for move in done.moves:
         if move.range_diff:
-            click.echo(f"\n{move.range_diff}", nl=False)
+            click.echo(printable(f"\n{move.range_diff}"), nl=False)
     if done.base_unpinned:
         click.echo(
             "\nThe base image's digests were of the old release and are gone from the spec. Pin one:\n"
