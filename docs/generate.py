@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 from builder import manifest, spec
+from builder.cli.reference import man_pages, markdown, read_pages
 
 
 def documents() -> dict[str, str]:
     """Every generated document, by its path below ``docs/``."""
+    pages = read_pages()
     return {
+        "commands.md": markdown(pages),
         "manifest.schema.json": _json(manifest.json_schema()),
         "spec.schema.json": _json(spec.json_schema()),
-    }
+    } | {f"man/{name}": text for name, text in man_pages(pages).items()}
 
 
 def _json(value: object) -> str:
@@ -21,5 +24,9 @@ def _json(value: object) -> str:
 
 
 if __name__ == "__main__":
+    here = Path(__file__).parent
+    for page in (here / "man").glob("*.1"):
+        page.unlink()  # of commands that are gone
     for name, text in documents().items():
-        (Path(__file__).parent / name).write_text(text)
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(text)

@@ -29,6 +29,12 @@ def test_generated_documents_are_not_stale(name: str, text: str) -> None:
     assert (DOCS / name).read_text() == text, "run: make docs"
 
 
+def test_every_manual_page_is_of_a_command() -> None:
+    made = {name.removeprefix("man/") for name in _generator().documents() if name.startswith("man/")}
+    assert {path.name for path in (DOCS / "man").iterdir()} == made
+    assert {"overlay.1", "overlay-build.1", "overlay-build-all.1", "overlay-patch-import.1"} <= made
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_every_shipped_spec_fits_the_published_schema(overlay: Path) -> None:
     schema = json.loads((DOCS / "spec.schema.json").read_text())
