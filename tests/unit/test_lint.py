@@ -296,6 +296,13 @@ def test_series_can_be_excused_with_a_reason_for_what_is_found(workshop: Worksho
     assert sorted(rules(lint(workshop))) == ["added-print", "allowance", "allowance"]
 
 
+def test_excuse_from_a_rule_that_was_not_looked_at_is_left_alone(workshop: Workshop) -> None:
+    workshop.add("one", (DEMO, "    b = 2", "    import requests\n    b = 2"))
+    with (workshop.series / "series").open("a") as file:
+        file.write("# lint: allow added-import in one: the image has it\n")
+    assert lint(workshop) == lint(workshop, "--offline") == []
+
+
 def test_every_rule_is_documented() -> None:
     text = (ROOT / "docs" / "formats.md").read_text()
     assert [rule for rule in RULES if f"| `{rule}` |" not in text] == []

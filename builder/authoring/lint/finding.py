@@ -35,6 +35,8 @@ RULES = {
     "compiles": "Every Python file compiles after every patch of the series.",
     "allowance": "What a series is excused from was found, and is a rule.",
 }
+# Those that can only be judged with the release's sources.
+RELEASE_RULES = frozenset({"applies", "blob-ids", "canonical", "compiles", "added-import"})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from builder.authoring.head import read_head
@@ -23,10 +23,17 @@ def lint_root(root: Root, series: Sequence[str]) -> list[Finding]:
     return [*found, *_overlays(root, series), *_probes(root)]
 
 
-def excused(root: Root, series: str, findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+def excused(
+    root: Root, series: str, findings: Sequence[Finding], judged: Collection[str] = RULES
+) -> tuple[list[Finding], list[Finding]]:
     """Findings that count, and those that the series file excuses with a reason.
 
     An excuse for something that was not found, or for no rule, is a finding itself.
+
+    Args:
+        root, series: where the excuses are.
+        findings: what was found.
+        judged: the rules that were looked at.
     """
     directory = root.patches / series
     try:
@@ -44,7 +51,7 @@ def excused(root: Root, series: str, findings: Sequence[Finding]) -> tuple[list[
             used.add(match)
     file = _shown(root, directory / "series")
     for allowance in allowances:
-        if allowance not in used:
+        if allowance not in used and (allowance.rule in judged or allowance.rule not in RULES):
             known = allowance.rule in RULES
             what = "what is excused was not found" if known else "what is excused is no rule"
             counted.append(Finding("allowance", file, allowance.line, what, found=allowance.rule))
