@@ -178,6 +178,9 @@ class Facts:
             root = places[_root_of(path, places)]
             if file.image_path != root.image_path + path[len(root.path) :]:
                 return False
+        present = [file.image_path for file in self.files.values() if file.blob is not None]
+        if not self.directories.keys() >= set(parent_directories(present)):
+            return False
         sources = {file.image_path.removesuffix(".py") for file in self.files.values()}
         return all(_source_of(path) in sources for path in self.bytecode)
 
@@ -381,8 +384,7 @@ def wrong_files(facts: Facts, before: Mapping[str, SourceFile | None]) -> list[s
     return [
         path
         for path, source in before.items()
-        if (there := facts.files.get(path)) is None
-        or there.blob != (None if source is None else source.blob)
+        if (there := facts.files.get(path)) is None or there.blob != (None if source is None else source.blob)
     ]
 
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from builder.apply import AppliedSeries, apply_series
 from builder.bake import INPUTS_LABEL, Plan, bake, make_plan, tag_of
-from builder.base import Base, ByteProgress, Facts, check_pre_images, lookup_facts, resolve_bases
+from builder.base import (
+    Base,
+    ByteProgress,
+    Facts,
+    check_pre_images,
+    lookup_facts,
+    resolve_bases,
+    wrong_files,
+)
 from builder.drift import SECTION as INPUTS
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
@@ -164,6 +172,8 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
     entry = lock.bases.get(base.manifest.digest)
     known = Facts.from_json(entry) if entry is not None else None
     before = patched.applied.before
+    if known is not None and wrong_files(known, before):
+        known = None  # a base is refused by what its own layers say, not by what a lock says of it
     facts = lookup_facts(
         base,
         list(before),

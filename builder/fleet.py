@@ -33,7 +33,7 @@ from builder.drift import build_inputs
 from builder.errors import OverlayError
 from builder.image.location import open_source
 from builder.image.model import Platform
-from builder.lock import Lock, read_lock, write_lock
+from builder.lock import Lock, read_lock, update_lock
 from builder.matrix import Row, Skipped, missing_platforms, read_row
 from builder.root import Root
 
@@ -178,11 +178,11 @@ def plan_row(row: Row, workshop: Workshop) -> tuple[Patched, list[Plan], Lock]:
 def _built(row: Row, workshop: Workshop) -> Outcome:
     """The steps of ``overlay build``, with what is shared made once."""
     spec, root = row.spec, workshop.root
-    patched, plans, lock = plan_row(row, workshop)
+    patched, plans, _ = plan_row(row, workshop)
     built = bake_images(plans)
     delivered = deliver(built, workshop.delivery, patched, workshop.network, say=_silent, progress=_quiet)
     inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec))
-    write_lock(root.lock_path(row.name), locked(lock, plans, built, delivered.shared, inputs))
+    update_lock(root.locks(row.name), lambda now: locked(now, plans, built, delivered.shared, inputs))
     warnings = tuple(dict.fromkeys(text for plan in plans for text in plan.facts.warnings))
     return Outcome(row.name, "built", tuple(row.platforms), built, delivered, warnings=warnings)
 

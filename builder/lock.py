@@ -6,13 +6,15 @@ unused, never stale.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.errors import InvalidInput
+from builder.errors import InvalidInput, Unavailable
 from builder.wholefile import write_whole
 
 LOCK_SCHEMA = 1
@@ -52,8 +54,9 @@ def read_lock(paths: Sequence[Path]) -> Lock:
     if path.stat().st_size > MAX_LOCK_BYTES:
         raise InvalidInput("lock is too large", where=str(path), expected=f"at most {MAX_LOCK_BYTES} bytes")
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
+        value = json.loads(path.read_bytes(), parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()  # what cannot be written again is not read
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
             "lock is not JSON",
             where=str(path),
@@ -79,6 +82,56 @@ def write_lock(path: Path, lock: Lock) -> None:
     if path.is_file() and path.read_bytes() == data:
         return
     write_whole(path, data)
+
+
+def update_lock(paths: Sequence[Path], change: Callable[[Lock], Lock]) -> None:
+    """Change the first of ``paths`` that there is, and write it as ``paths[0]``.
+
+    Nobody else changes it meanwhile: of two builds that end at once, for two platforms, both are kept.
+
+    Args:
+        paths: as for :func:`read_lock`.
+        change: gives the new lock, from what the lock says now.
+
+    Raises:
+        InvalidInput: as :func:`read_lock`.
+        OSError: it cannot be written.
+    """
+    directory = paths[0].parent
+    directory.mkdir(parents=True, exist_ok=True)
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)  # on the directory: no file is left beside the lock
+        write_lock(paths[0], change(read_lock(paths)))
+    finally:
+        os.close(opened)
+
+
+def check_writable(path: Path) -> None:
+    """Say before a long build that its lock cannot be written after it.
+
+    Raises:
+        Unavailable: there is something else in the lock's place, or its directory cannot be written.
+    """
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    problem = None
+    if path.exists() and not path.is_file():
+        problem = "it is no file"
+    elif not above.is_dir():
+        problem = f"{above} is no directory"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        problem = f"{above} is not writable"
+    if problem is not None:
+        raise Unavailable(
+            "the lock cannot be written",
+            where=str(path),
+            found=problem,
+            hint="name another place with --lock FILE, or use --locked to write none",
+        )
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _table(value: object, path: Path, key: str) -> Mapping[str, Mapping[str, Any]]:

@@ -32,9 +32,9 @@ from builder.drift import build_inputs, drift_error, find_drift, unversioned_cha
 from builder.errors import UsageError
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.lock import Lock, read_lock, write_lock
+from builder.lock import Lock, check_writable, read_lock, update_lock
 from builder.pinning import pinned
-from builder.root import cache_path, find_root
+from builder.root import Root, cache_path, find_root
 from builder.spec import read_spec
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def command(
     delivered: Delivered | None = None
     try:
         spec = read_spec(home.spec_path(name))
-        lock_path = lock_file or home.lock_path(name)
-        lock = read_lock([lock_file] if lock_file else home.locks(name))
+        locks = _locks(home, name, lock_file, is_written=writes and not is_locked)
+        lock = read_lock(locks)
         location = base_location(pinned(base_text, spec.base, lock), spec.base)
         with Network(warn=warn) as registries:
             bases = choose_bases(spec, location, registries, [Platform.parse(text) for text in platforms])
@@ -188,13 +188,14 @@ def command(
             elif writes:
                 delivered = _build_in_engine(plans, network, delivery, patched, registries, progress)
         if delivered is not None and not is_locked:
-            write_lock(lock_path, locked(lock, plans, built, delivered.shared, inputs))
+            shared = delivered.shared
+            update_lock(locks, lambda now: locked(now, plans, built, shared, inputs))
     finally:
         progress.close()
     for plan in plans:
         for text in plan.facts.warnings:
             warn(text)
-    written = lock_path if delivered is not None and not is_locked else None
+    written = locks[0] if delivered is not None and not is_locked else None
     if as_json:
         print_json(_facts(patched, plans, built, delivered, written))
         return
@@ -202,6 +203,14 @@ def command(
         _print_dry_run(plans)
     _print_patches(patched)
     _print_result(plans, built, delivered, written)
+
+
+def _locks(home: Root, name: str, named: Path | None, *, is_written: bool) -> list[Path]:
+    """Where the lock is read from. The first is where it is written, which must be possible if it will be."""
+    places = home.locks(name) if named is None else [named]
+    if is_written:
+        check_writable(places[0])
+    return places
 
 
 def _targets(push: str | None, output: str | None) -> list[Reference | LayoutReference]:

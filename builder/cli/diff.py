@@ -198,11 +198,13 @@ def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:
 
 def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], home: Root) -> int:
     from builder.judging.memory import exit_code, remember
-    from builder.lock import read_lock, write_lock
+    from functools import partial
+
+    from builder.lock import update_lock
 
     for report in reports:
         name = report.subject.name
-        write_lock(home.lock_path(name), remember(report, read_lock(home.locks(name))))
+        update_lock(home.locks(name), partial(remember, report))
     return exit_code([change for rows in found.values() for change in rows])
 
 

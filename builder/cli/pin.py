@@ -16,7 +16,7 @@ from builder.cli.output import Progress, json_option, print_fact, print_json, pr
 from builder.errors import ImageMismatch, UsageError
 from builder.image.model import is_digest
 from builder.image.reference import parse_location
-from builder.lock import Lock, read_lock, write_lock
+from builder.lock import Lock, read_lock, update_lock
 from builder.pinning import Moved, Pin, check_pins, check_spec, resolve_pin, spec_location
 from builder.root import Root, cache_path, find_root
 from builder.spec import BaseSpec, Spec, read_spec
@@ -61,7 +61,8 @@ def command(
 
     home = find_root(root)
     spec = read_spec(home.spec_path(name))
-    lock = read_lock([lock_file] if lock_file else home.locks(name))
+    locks = [lock_file] if lock_file else home.locks(name)
+    lock = read_lock(locks)
     progress = Progress()
     facts: dict[str, Facts] = {}
     try:
@@ -75,12 +76,11 @@ def command(
                 facts = _verified(home, spec, pin, sources, network, progress)
     finally:
         progress.close()
-    written = lock_file or home.lock_path(name)
     bases = {digest: fact.as_json() for digest, fact in facts.items()}
-    pins = {**lock.pins, pin.reference: pin.as_json()}
-    write_lock(written, replace(lock, pins=pins, bases={**lock.bases, **bases}))
+    pins = {pin.reference: pin.as_json()}
+    update_lock(locks, lambda now: replace(now, pins={**now.pins, **pins}, bases={**now.bases, **bases}))
     if as_json:
-        print_json({"reference": pin.reference, **pin.as_json(), "verified": bases, "lock": str(written)})
+        print_json({"reference": pin.reference, **pin.as_json(), "verified": bases, "lock": str(locks[0])})
         return
     print_fact("pinned", pin.reference)
     print_fact("index" if pin.is_index else "image", pin.digest)
@@ -88,7 +88,7 @@ def command(
         click.echo(f"{platform!s:<14}{image.digest}{_standing(spec.base, str(platform), image.digest)}")
         if image.digest in facts:
             _print_facts(facts[image.digest])
-    print_fact("lock", written)
+    print_fact("lock", locks[0])
 
 
 def _verified(
