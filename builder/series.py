@@ -31,8 +31,7 @@ class Series:
 
         It is the SHA-256 of one line ``<sha256 of the file>  <name>\\n`` for each patch.
         """
-        lines = "".join(f"{patch.sha256}  {patch.name}\n" for patch in self.patches)
-        return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
+        return patchset_digest((patch.name, patch.sha256) for patch in self.patches)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,6 +41,12 @@ class Series:
     def paths(self) -> list[str]:
         """Every path that a patch reads or writes, sorted."""
         return sorted({path for p in self.patches for f in p.files for path in (f.old_path, f.new_path)})
+
+
+def patchset_digest(patches: Iterable[tuple[str, str]]) -> str:
+    """The digest of patches, given as name and hex SHA-256 of each, in order (see :attr:`Series.digest`)."""
+    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in patches)
+    return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
 
 
 def read_series(directory: Path, *, only: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Series:

@@ -18,7 +18,7 @@ from builder.image.tarwalk import Kind
 from builder.lock import Lock
 from builder.manifest import MANIFEST_PATH, FileRecord, Manifest, read_manifest
 from builder.roots import bytecode_of, shadows_of
-from builder.series import Series
+from builder.series import Series, patchset_digest
 from builder.trust.bytecode import Standing, standing_of
 from builder.trust.record import expected_labels, read_record
 from builder.trust.subject import Subject
@@ -109,6 +109,7 @@ def verify(subject: Subject, base: BaseLayers | None) -> Verified:
     deviations += _check_shadows(files, final)
     deviations += _check_roots(subject, manifest)
     deviations += _check_words(subject, manifest)
+    deviations += _check_patchset(manifest)
     notes: list[str] = []
     if base is None:
         notes.append("the base's layers were not compared: name the base with --base")
@@ -272,6 +273,13 @@ def _check_words(subject: Subject, manifest: Manifest) -> Iterator[Deviation]:
         # A Docker Engine pushes no annotations; where there is one, it must be right.
         if annotations.get(key, expected) != expected:
             yield Deviation("annotation", key, "not what the manifest says", expected, annotations[key])
+
+
+def _check_patchset(manifest: Manifest) -> Iterator[Deviation]:
+    expected = patchset_digest((patch.name, patch.sha256) for patch in manifest.patches)
+    if manifest.patchset != expected:
+        what = "not the digest of the patches that the manifest names"
+        yield Deviation("manifest", "patchset", what, expected, manifest.patchset)
 
 
 def _check_base(subject: Subject, manifest: Manifest, base: BaseLayers) -> Iterator[Deviation]:

@@ -192,6 +192,17 @@ def test_a_manifest_edited_to_fit_a_changed_file(workshop: Workshop) -> None:
     assert kinds(workshop.deviations(digest)) == [("label", "dev.sglang-overlay.manifest")]
 
 
+def test_a_manifest_that_names_other_patches_than_its_patch_set_has(workshop: Workshop) -> None:
+    name = b"shm-broadcast-host-ip"
+
+    def rename(path: str, content: bytes) -> bytes:
+        return content.replace(name, b"shm-broadcast-host-op") if path == MANIFEST else content
+
+    found = kinds(workshop.deviations(workshop.with_top_layer_changed("renamed", rename)))
+    assert ("manifest", "patchset") in found
+    assert ("label", "dev.sglang-overlay.patches") in found
+
+
 def test_a_missing_manifest(workshop: Workshop) -> None:
     digest = workshop.with_top_layer_changed("none", lambda name, data: None if name == MANIFEST else data)
     assert "manifest is missing" in workshop.verify(digest).check(5).err
