@@ -114,7 +114,13 @@ def read_range(repository: Path, commits: str) -> list[Piece]:
     """
     if commits.startswith("-") or ".." not in commits:
         raise InvalidInput("not a range of commits", found=commits, expected="BASE..HEAD")
-    options = ("--stdout", "--full-index", "--keep-subject", "--no-signature", "--no-encode-email-headers")
+    # The repository's own configuration must neither run a program nor change what comes out.
+    options = (
+        "--stdout", "--full-index", "--keep-subject", "--no-signature", "--no-encode-email-headers",
+        "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "--unified=3",
+        "--no-attach", "--no-signoff", "--no-cover-letter", "--no-base", "--no-thread", "--encoding=UTF-8",
+        "--no-notes", "--no-relative",
+    )  # fmt: skip
     try:
         data = run_git(["format-patch", *options, "--end-of-options", commits], cwd=repository)
     except (GitError, FileNotFoundError, NotADirectoryError) as error:

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from builder.authoring.home import Home, find_home
 from builder.authoring.importing import Wish, import_pieces
+from builder.authoring.lint.finding import RULES
+from builder.authoring.lint.text import lint_patch
+from builder.authoring.paths import find_reading, rewrite
 from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
 from builder.errors import InvalidInput, PatchConflict
 from builder.gitstore import GitStore
@@ -150,6 +153,62 @@ def test_range_of_commits_comes_in_as_they_are(workshop: Workshop) -> None:
     assert shop("patch", "import", "demo", shop.upstream, "--output=x").code != 0
     with pytest.raises(InvalidInput):
         read_range(shop.upstream, "--output=/tmp/x..y")
+
+
+def test_configuration_of_the_repository_runs_nothing_and_changes_nothing(workshop: Workshop) -> None:
+    shop = workshop
+    (shop.upstream / DEMO).write_text(DEMO_TEXT.replace("b = 2", "b = 3"))
+    (shop.upstream / ".gitattributes").write_text("*.py diff=evil\n")
+    shop.git("commit", "--quiet", "--all", "-m", "three")
+    plain_text = [piece.diff for piece in read_range(shop.upstream, f"{shop.commit}..HEAD")]
+    owned = shop.directory / "owned"
+    for key, value in {
+        "diff.external": f"touch {owned}; false", "diff.evil.textconv": f"touch {owned}; cat",
+        "diff.noprefix": "true", "diff.context": "0", "format.attach": "true", "format.signOff": "true",
+        "format.coverLetter": "true", "color.ui": "always", "format.thread": "deep",
+    }.items():  # fmt: skip
+        shop.git("config", key, value)
+    assert [piece.diff for piece in read_range(shop.upstream, f"{shop.commit}..HEAD")] == plain_text
+    assert not owned.exists()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damaged_input_is_refused_or_read_and_nothing_else(data: st.DataObject) -> None:
+    """Whatever somebody does to a patch's bytes: a value, findings, or InvalidInput."""
+    lines = (MAIL + DIFF + SIGNATURE).encode().split(b"\n")
+    odd = [
+        b"",
+        b"--- a/x",
+        b"+++ b/x",
+        b"@@ -0,0 +1,9 @@",
+        b"@@ -1 +1",
+        b"-- ",
+        b"\xff\r",
+        b"diff --git a",
+        b"From ",
+    ]
+    odd += [
+        b"Content-Transfer-Encoding: base64",
+        b"rename from x",
+        b"+++ ",
+        b"Bug:",
+        b"---",
+        b"Upstream-Status: x",
+    ]
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        pool = st.sampled_from([*odd, *lines])
+        lines[at : at + data.draw(st.integers(0, 2))] = data.draw(st.lists(pool, max_size=2))
+    text = b"\n".join(lines)
+    for finding in lint_patch("p", "patches/demo/p.patch", text):
+        assert finding.rule in RULES
+    try:
+        for piece in read_pieces(text, "p.patch"):
+            rewrite(piece.diff, find_reading(piece.diff, {DEMO}, "p"))
+    except InvalidInput as error:
+        if not error.where:
+            raise
 
 
 @pytest.mark.parametrize(

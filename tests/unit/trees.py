@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -74,7 +76,9 @@ class Judge:
 @functools.cache
 def shared_judge() -> Judge:
     """One judge for a whole test run: a repository for every example would cost more than the tests."""
-    return Judge(Path(tempfile.mkdtemp(prefix="overlay-judge-")) / "judge.git")
+    directory = Path(tempfile.mkdtemp(prefix="overlay-judge-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Judge(directory / "judge.git")
 
 
 def plain(text: str | bytes, mode: str = "100644") -> SourceFile:
