@@ -46,6 +46,7 @@ integration: $(DEV)
 bench: $(DEV)
 	OVERLAY_TEST_PRIVATE_ENGINE=1 $(SERVICES) $(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.verdicts
+	$(BIN)/python -m benchmarks.patches
 
 docs: $(DEV)
 	$(BIN)/python docs/generate.py
