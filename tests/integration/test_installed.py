@@ -19,7 +19,9 @@ COMPLETION = ROOT / "completion"
 
 def test_the_wheel_holds_manual_pages_completion_and_data(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    listed = run_program(["git", "ls-files"], cwd=ROOT).splitlines()
+    listed = run_program(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT
+    ).splitlines()
     for name in listed:
         if (ROOT / name).is_file() and not name.startswith(("tests/", "benchmarks/")):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
