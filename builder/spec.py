@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +47,10 @@ def _below_root(value: str) -> str:
 
 def _git_source(value: str) -> str:
     check_git_source(value)
+    scheme, found, rest = value.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    if found and at and (":" in user or scheme in ("https", "http")):
+        raise ValueError("must hold no credentials: it is written to the lock and into every image")
     return value
 
 
@@ -120,7 +125,10 @@ class Spec(_Model):
     name: Name
     version: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9._-]*$", max_length=40)]
     summary: Annotated[Line, StringConstraints(min_length=1, max_length=300)]
-    date: datetime.date = Field(description="The date of this version; the time of everything in the image")
+    date: datetime.date = Field(
+        ge=datetime.date(1970, 1, 1),
+        description="The date of this version; the time of everything in the image",
+    )
     upstream: UpstreamSpec
     base: BaseSpec
     patches: PatchesSpec
@@ -239,7 +247,7 @@ def _spec_error(path: Path, node: yaml.Node, error: ValidationError) -> InvalidI
     # A misspelt key is also a missing one: the misspelling is the thing to say.
     problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     first = problems[0]
-    location = tuple(part for part in first["loc"] if part not in ("[key]", "str", "literal[True]"))
+    location = _key_of(first["loc"])
     key = ".".join(map(str, location))
     hint = None
     if first["type"] == "extra_forbidden":
@@ -251,10 +259,24 @@ def _spec_error(path: Path, node: yaml.Node, error: ValidationError) -> InvalidI
         what or "value in spec is not valid",
         where=f"{_at(path, node, location)}: {key}",
         expected=None if what else first["msg"].removeprefix("Value error, "),
-        found=None if what else repr(found)[:200],
+        found=None if what else without_credentials(repr(found)[:200]),
         hint=hint,
-        details="\n".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems[1:]) or None,
+        details="\n".join(
+            dict.fromkeys(f"{'.'.join(map(str, _key_of(e['loc'])))}: {e['msg']}" for e in problems[1:])
+        )
+        or None,
     )
+
+
+def _key_of(location: Sequence[int | str]) -> tuple[int | str, ...]:
+    """The keys that lead to a value, without what pydantic calls the kinds that it tried."""
+    kinds = re.compile(r"\[key\]|str|literal\[.*|function-.*", re.DOTALL)
+    return tuple(part for part in location if not kinds.fullmatch(str(part)))
+
+
+def without_credentials(text: str) -> str:
+    """``text`` with the credentials of its URLs left out."""
+    return re.sub(r"://[^/\s]+@", "://***@", text)
 
 
 def _known_keys(location: tuple[int | str, ...]) -> Iterator[str]:

@@ -206,4 +206,4 @@ def _pip(wheel: Wheel) -> list[str]:
 
 def without_secrets(text: str) -> str:
     """Text with credentials in URLs taken out, and only its last lines."""
-    return "\n".join(re.sub(r"://[^/@\s]+@", "://***@", text).strip().splitlines()[-8:])
+    return "\n".join(re.sub(r"://[^/\s]+@", "://***@", text).strip().splitlines()[-8:])

@@ -15,7 +15,7 @@ from builder.errors import OverlayError, Unavailable
 
 TRACEBACK = "OVERLAY_TRACEBACK"
 _PACKAGE = Path(__file__).resolve().parent.parent
-_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+_CREDENTIALS = re.compile(r"://[^/\s]+@")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PLACES = "OVERLAY_CACHE names the cache, TMPDIR the place for temporary files, --lock the lock"

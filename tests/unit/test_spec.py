@@ -75,6 +75,9 @@ def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_known_one(
         ("  release:", "  repository: ext::sh -c id\n  release:"),
         ("  release:", "  repository: --upload-pack=id\n  release:"),
         ("  release:", "  repository: ftp://example.org/x\n  release:"),
+        ("  release:", "  repository: https://token@example.org/x\n  release:"),
+        ("  release:", "  repository: ssh://me:secret@example.org/x\n  release:"),
+        ("date: 2026-11-29", "date: 1969-12-31"),
         ("  image: docker", "  roots: {python/sglang: relative}\n  image: docker"),
         ("  image: docker", "  roots: {python/sglang: /a/../b}\n  image: docker"),
         ("  image: docker", "  roots: {../sglang: /a}\n  image: docker"),
@@ -140,3 +143,24 @@ def test_numbers_stay_as_they_are_written(tmp_path: Path) -> None:
 
 def test_what_is_no_yaml_names_the_line(tmp_path: Path) -> None:
     assert str(_refused(tmp_path, GOOD + "x: [\n").where).startswith(str(tmp_path / "demo.yaml, line"))
+
+
+@pytest.mark.parametrize(
+    "address", ["https://me:hunter2@example.org/x", "https://me:hunter2@2@example.org/x"]
+)
+def test_credentials_of_a_repository_are_refused_and_not_repeated(address: str, tmp_path: Path) -> None:
+    error = _refused(tmp_path, GOOD.replace("  release:", f"  repository: {address}\n  release:"))
+    assert "no credentials" in str(error.expected)
+    assert "hunter2" not in str(error.as_json())
+    assert "***@example.org" in str(error.found)
+
+
+def test_a_user_of_ssh_is_no_secret(tmp_path: Path) -> None:
+    spec = _read(tmp_path, GOOD.replace("  release:", "  repository: ssh://git@example.org/x\n  release:"))
+    assert spec.upstream.repository == "ssh://git@example.org/x"
+
+
+def test_an_error_names_keys_and_not_the_kinds_that_were_tried(tmp_path: Path) -> None:
+    error = _refused(tmp_path, GOOD + "arguments: {--speculate: false}\n")
+    assert str(error.where).endswith("line 13: arguments.--speculate")
+    assert "function" not in str(error.as_json())
