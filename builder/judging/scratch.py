@@ -94,9 +94,15 @@ class Scratch:
         self._written: set[str] = set()
         self._directories: set[str] = set()
 
-    def borrow(self, mounts: Sequence[Mount]) -> None:
-        """See the objects of these stores too, for whole trees (see :func:`borrow_objects`)."""
-        borrow_objects(self.store, mounts)
+    def whole(self, mounts: Sequence[Mount]) -> GitStore:
+        """A second repository that sees all objects of these stores, for questions about whole trees.
+
+        Merges do not happen there: git writes no object that a store has already, and then it could not be
+        read as the loose object that it is here.
+        """
+        store = GitStore.create(self.store.path.with_name("whole.git"))
+        borrow_objects(store, mounts)
+        return store
 
     def merge(self, questions: Sequence[ThreeWay]) -> list[Merged]:
         """Have git merge each, all in one process (``git merge-tree --write-tree --stdin``).

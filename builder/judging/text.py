@@ -110,9 +110,9 @@ def merge_series(
 
 def find_renames(pin: Upstream, target: Upstream, missing: Sequence[str], scratch: Scratch) -> dict[str, str]:
     """Where files of the pin that the target lacks have gone, as git sees it (half of the lines or more)."""
-    scratch.borrow([pin.main, target.main])
+    trees = scratch.whole([pin.main, target.main])
     try:
-        out = scratch.store.git(
+        out = trees.git(
             "diff-tree", "-r", "-z", "-M50%", "-l0", "--diff-filter=R", "--name-status",
             pin.main.commit, target.main.commit, "--", *sorted({path.partition("/")[0] for path in missing}),
         )  # fmt: skip
