@@ -335,6 +335,16 @@ def test_moved_and_merged(lab: Lab) -> None:
     assert one(lab, pin, patch, "v1.1.0").verdict.word == "merged"
 
 
+def test_moved_merged_and_reverted(lab: Lab) -> None:
+    """What merging makes is in the upstream's objects already."""
+    pin, patch = p0(lab, padded(P0_BEFORE), padded(P0_AFTER))
+    lab.probe("p0", FOLLOWS)
+    lab.commit({DEMO: None, MOVED: padded(P0_AFTER)}, tag="v1.1.0")
+    lab.commit({MOVED: padded(P0_BEFORE)}, tag="v1.2.0")
+    found = one(lab, pin, patch, "v1.2.0")
+    assert (found.verdict.word, found.evidence.text.state) == ("carry", "moves")
+
+
 def test_moved_and_one_of_two_hunks_merged(lab: Lab) -> None:
     pin, patch = p0(lab, padded(LONG_BEFORE), padded(LONG_AFTER))
     lab.probe("p0", FOLLOWS)
