@@ -39,7 +39,8 @@ PRIVATE_ENGINE = "OVERLAY_TEST_PRIVATE_ENGINE"  # set to 1 to be given an engine
 # Debian's package for each program. podman is left out: buildah pulls with the same library and is smaller.
 # faketime runs a build under another clock; openssl makes certificates for registries of the tests.
 # quilt, StGit and patch read the patches that we write. chromium shows the page of `overlay diff --html`;
-# docker-compose and systemd-analyze read what `overlay launch` prints; man, zsh and fish what the wheel brings.
+# docker-compose and systemd-analyze read what `overlay launch` prints; man, zsh and fish read what the wheel
+# brings.
 PACKAGES = {
     "dockerd": "docker.io",
     "docker-registry": "docker-registry",
