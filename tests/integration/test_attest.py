@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Overlay
 from tests.integration.bases import Base
-from tests.integration.conftest import Registry, needed_program
+from tests.integration.conftest import Registry, needed_program, with_sources
 from tests.integration.judge import OVERLAY, series_of
 
 # The structure that slsa.dev/spec/v1.0/provenance and in-toto's Statement v1 publish, as a JSON Schema.
@@ -140,6 +140,7 @@ def attested(
     small_base: Base,
     wheel: Callable[[str], Path],
     skopeo: Callable[..., str],
+    sources_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Attested:
     import uuid
@@ -148,7 +149,7 @@ def attested(
 
     registry = Registry(registry_address(), "a" + uuid.uuid4().hex[:12], registry_log())
     directory = tmp_path_factory.mktemp("attest")
-    overlay, keys = Overlay.prepare(directory), Keys.make(directory)
+    overlay, keys = with_sources(Overlay.prepare(directory), sources_cache), Keys.make(directory)
     base = small_base.push(skopeo, registry.repository("base"))
     made = Attested(overlay, base, wheel("0.5.20"), registry, "", directory / "files", keys)
     options = (

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Overlay, Run
 from tests.integration.bases import Base, changed_base
+from tests.integration.conftest import with_sources
 from tests.integration.judge import OVERLAY
 
 
@@ -42,9 +43,12 @@ class Project:
 
 @pytest.fixture(scope="module")
 def built(
-    small_base: Base, wheel: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    small_base: Base,
+    wheel: Callable[[str], Path],
+    sources_cache: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Project:
-    overlay = Overlay.prepare(tmp_path_factory.mktemp("locked"))
+    overlay = with_sources(Overlay.prepare(tmp_path_factory.mktemp("locked")), sources_cache)
     project = Project(overlay, small_base, wheel("0.5.20"))
     project.build("--output", f"oci:{overlay.directory.parent / 'image'}").check()
     return project

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import Overlay
 from tests.integration.bases import Base
-from tests.integration.conftest import Engine, registry_address
+from tests.integration.conftest import Engine, registry_address, with_sources
 from tests.integration.judge import MANIFEST, OVERLAY, flattened, in_image
 from tests.integration.layouts import Layer, Layout
 from tests.integration.tampering import add_overlay, file, mail
@@ -62,6 +62,7 @@ def bench(
     wheel: Callable[[str], Path],
     skopeo: Callable[..., str],
     docker_engine: Engine,
+    sources_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Bench:
     layout, image = small_base.layout, small_base.layout.image(small_base.digest)
@@ -72,9 +73,9 @@ def bench(
     digest = layout.put_image(config, [*image.layers, program_layer(layout)], "runs")
     space = f"{registry_address()}/e{uuid.uuid4().hex[:10]}"
     base = Base(layout, digest, "runs").push(skopeo, f"{space}/base")
-    overlay = Overlay.prepare(tmp_path_factory.mktemp("engine")).with_environment(
-        DOCKER_HOST=docker_engine.host
-    )
+    overlay = with_sources(
+        Overlay.prepare(tmp_path_factory.mktemp("engine")), sources_cache
+    ).with_environment(DOCKER_HOST=docker_engine.host)
     bench = Bench(overlay, docker_engine, base, wheel("0.5.20"), f"{space}/embedded:x", f"{space}/docker:x")
     bench.build("--push", bench.embedded).check()
     bench.build("--engine", "docker", "--push", bench.docker).check()

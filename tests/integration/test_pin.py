@@ -84,8 +84,9 @@ def test_platforms_that_the_spec_leaves_open_are_filled_in(
 
 
 def test_a_pinned_tag_can_be_built_on_and_a_bare_one_cannot(
-    overlay: Overlay, pushed: str, two_platforms: Layout, wheel: Callable[[str], Path]
+    prepared: Overlay, pushed: str, two_platforms: Layout, wheel: Callable[[str], Path]
 ) -> None:
+    overlay = prepared
     arguments = (OVERLAY, "--base", pushed, "--platform", "linux/arm64", "--wheel", wheel("0.5.20"))
     refused = overlay("build", *arguments, "--dry-run").check(1)
     assert f"overlay pin NAME --base {pushed}" in refused.err

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Overlay
 from tests.integration.bases import Base, changed_base, wheel_base
+from tests.integration.conftest import with_sources
 from tests.integration.judge import MANIFEST, OVERLAY, Judgement, in_image
 from tests.integration.tampering import Workshop, add_overlay, file, mail
 
@@ -20,9 +21,12 @@ PATCHED = in_image("python/sglang/srt/environ.py")
 
 @pytest.fixture(scope="module")
 def workshop(
-    small_base: Base, wheel: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    small_base: Base,
+    wheel: Callable[[str], Path],
+    sources_cache: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Workshop:
-    overlay = Overlay.prepare(tmp_path_factory.mktemp("verify"))
+    overlay = with_sources(Overlay.prepare(tmp_path_factory.mktemp("verify")), sources_cache)
     return Workshop.build(overlay, small_base, wheel("0.5.20"), overlay.directory.parent / "image")
 
 
