@@ -197,8 +197,6 @@ def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:
 
 
 def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], home: Root) -> int:
-    from functools import partial
-
     from builder.judging.memory import exit_code, remember
     from builder.lock import update_lock
 
