@@ -13,6 +13,22 @@ MAX_TEMPLATE_BYTES = 256 << 10
 MAX_DOCKERFILE_BYTES = 4 << 20
 
 
+# What a template may ask of a text; what pads or formats could make gigabytes of a few characters.
+_TEXT_METHODS = frozenset(
+    {
+        "startswith",
+        "endswith",
+        "lower",
+        "upper",
+        "strip",
+        "removeprefix",
+        "removesuffix",
+        "split",
+        "partition",
+    }
+)
+
+
 def quoted(value: object) -> str:
     """A value in double quotes, as ENV and LABEL read it; quotes, backslashes and ``$`` mean themselves."""
     text = str(value)
@@ -34,8 +50,13 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        # A product or a power of two numbers could be a string of gigabytes.
-        intercepted_binops = frozenset({"*", "**"})
+        # A product, a power or a format with a width could be a string of gigabytes.
+        intercepted_binops = frozenset({"*", "**", "%"})
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            if isinstance(obj, str) and attr not in _TEXT_METHODS:
+                return False
+            return super().is_safe_attribute(obj, attr, value)
 
         def call_binop(self, context: object, operator: str, left: object, right: object) -> object:
             raise ArithmeticError(f"operator {operator} is not available")
@@ -99,7 +120,11 @@ def _read(path: Path) -> str:
         raise InvalidInput(
             "template is too large", where=str(path), expected=f"at most {MAX_TEMPLATE_BYTES} bytes"
         )
-    return data.decode("utf-8")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput("template is not UTF-8", where=f"{path}, line {line}", found=str(error)) from error
 
 
 def _line_of(error: BaseException) -> int | str:

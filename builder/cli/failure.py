@@ -16,6 +16,7 @@ from builder.errors import OverlayError, Unavailable
 TRACEBACK = "OVERLAY_TRACEBACK"
 _PACKAGE = Path(__file__).resolve().parent.parent
 _CREDENTIALS = re.compile(r"://[^/\s]+@")
+_SAYS_FULL = re.compile("No space left on device|Disk quota exceeded")  # git runs with LC_ALL=C
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PLACES = "OVERLAY_CACHE names the cache, TMPDIR the place for temporary files, --lock the lock"
@@ -94,6 +95,13 @@ def told(error: Exception) -> OverlayError:
 def _of_git(error: Exception) -> Unavailable:
     command, code, said = (getattr(error, name) for name in ("command", "code", "stderr"))
     directory = getattr(error, "directory", None)
+    if _SAYS_FULL.search(said):
+        return Unavailable(
+            "the disk is full",
+            where=None if directory is None else str(directory),
+            found=_shown(said),
+            hint=f"free some space, or choose another place: {_PLACES}",
+        )
     verb = next((word for word in command if not word.startswith("-")), command[0])
     return Unavailable(
         f"git {verb} did not do its part",

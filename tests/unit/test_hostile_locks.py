@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 
 from builder.errors import InvalidInput, Unavailable
 from builder.lock import Lock, check_writable, read_lock, update_lock, write_lock
+from tests.conftest import ROOT
 from tests.unit.lab import DEMO
 from tests.unit.smallworld import TREE, World
 
@@ -128,3 +131,19 @@ def test_a_lock_that_was_shipped_is_carried_over_to_where_it_is_written(tmp_path
     update_lock([written, shipped], lambda now: replace(now, images={"linux/amd64": {}}))
     assert read_lock([written]) == Lock(pins={"x": {"digest": "y"}}, images={"linux/amd64": {}})
     assert read_lock([shipped]).images == {}
+
+
+def test_a_full_disk_names_the_lock_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys, pathlib\n"
+        "from builder.wholefile import write_whole\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: write_whole(pathlib.Path(sys.argv[1]), bytes(100_000))\n"
+        "except OSError as error: print(error.filename)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "demo.lock")], capture_output=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.decode().strip() == str(tmp_path / "demo.lock")
+    assert list(tmp_path.iterdir()) == []

@@ -178,6 +178,8 @@ def test_foreign_errors_say_what_where_and_what_to_do_and_hold_no_secret() -> No
     assert git.exit_code == 8
     assert git.what.startswith("git fetch ")
     assert "hunter2" not in str(git.as_json())
+    crowded = told(GitError(["write-tree"], 128, "error: x: No space left on device", Path("/x")))
+    assert (crowded.exit_code, crowded.what, crowded.where) == (8, "the disk is full", "/x")
     bug = told(TypeError("no such thing at https://me:hunter2@host/x"))
     assert (bug.exit_code, bug.kind) == (1, "bug")
     assert "hunter2" not in str(bug.as_json())

@@ -48,11 +48,22 @@ def test_a_value_with_a_line_break_is_refused(tmp_path: Path, value: str) -> Non
         "{{ range(10) }}",
         "{% set _ = value.append(1) %}",
         "{{ 'a' * 999999999 }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ 'a'.center(999999999) }}",
+        "{{ '{:999999999}'.format(1) }}",
     ],
 )
 def test_the_sandbox_holds(tmp_path: Path, attack: str) -> None:
     with pytest.raises(InvalidInput):
         _render(tmp_path, attack, value=[1])
+
+
+def test_a_template_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "Dockerfile.in"
+    path.write_bytes(b"FROM x\n# \xff\n")
+    with pytest.raises(InvalidInput, match="not UTF-8") as caught:
+        render_template(path, {})
+    assert str(caught.value.where).endswith("line 2")
 
 
 def test_an_undefined_name_is_an_error_with_its_line(tmp_path: Path) -> None:
