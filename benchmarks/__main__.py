@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+from benchmarks.applying import measure_applying
 from benchmarks.builds import Base, measure_builds
+from benchmarks.fleet import measure_fleet
+from benchmarks.growth import measure_growth
+from benchmarks.layers import measure_layers
+from benchmarks.readme import put_figures
 from benchmarks.report import this_machine, write
+from benchmarks.section import Section, at_most
 from benchmarks.stage import Stage
 from benchmarks.startup import measure_startup
 from tests.conftest import ROOT
@@ -18,6 +25,7 @@ from tests.integration.wheels import release_wheel
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="overlay-bench-") as temporary:
         stage = Stage.from_environment(Path(temporary))
         stage.prepare()
@@ -27,8 +35,27 @@ def main(arguments: list[str]) -> int:
         base = Base.ask(stage, "bench/base", heavy.digest)
         startup = measure_startup(stage, options.runs * 3)
         builds = measure_builds(stage, base, options.runs)
+        sections = [
+            measure_fleet(stage, options.base_bytes, options.runs),
+            measure_growth(stage, tuple(options.sizes)),
+            measure_applying(stage.directory / "applying", options.runs),
+            measure_layers(stage.directory / "layers", heavy.layout, heavy.digest, options.runs),
+        ]
+        took = time.monotonic() - start
+        sections.append(
+            Section(
+                "This run",
+                "All of the above, from nothing.",
+                ["seconds"],
+                [[f"{took:.0f}"]],
+                {"seconds": round(took)},
+                [at_most("`make bench` itself", took, 600, "s")],
+            )
+        )
         version = stage.docker_run("version", "--format", "{{.Server.Version}}").out.strip()
-        kept = write(options.output, this_machine(version), base.size, builds, startup)
+        kept = write(options.output, this_machine(version), base.size, builds, startup, sections)
+    if options.output == ROOT / "docs":
+        put_figures(ROOT / "README.md", options.output / "benchmarks.json")
     for promise in kept:
         print(f"{'holds ' if promise.kept else 'BROKEN'}  {promise.says}: {promise.found} ({promise.bound})")
     return 0 if all(promise.kept for promise in kept) else 1
@@ -36,8 +63,15 @@ def main(arguments: list[str]) -> int:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="of each way of building")
-    parser.add_argument("--base-bytes", type=int, default=1_300_000_000, help="filler in the base")
+    parser.add_argument("--runs", type=int, default=3, help="of each way of building")
+    parser.add_argument("--base-bytes", type=int, default=1_000_000_000, help="filler in the base")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[100_000_000, 1_000_000_000, 4_000_000_000],
+        help="filler in the bases by which growth is measured, in bytes",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs", help="where the report goes")
     return parser.parse_args(arguments)
 

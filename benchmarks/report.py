@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.builds import Build
 from benchmarks.measure import Series
+from benchmarks.section import Promise, Section
 
 MIB = 1 << 20
 
@@ -27,16 +28,6 @@ class Machine:
     python: str
     git: str
     docker: str
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A bound from the project's goals, and the figure that keeps or breaks it."""
-
-    says: str
-    bound: str
-    found: str
-    kept: bool
 
 
 def this_machine(docker_version: str) -> Machine:
@@ -72,10 +63,15 @@ def promises(builds: Sequence[Build], startup: Sequence[Series]) -> list[Promise
 
 
 def write(
-    directory: Path, machine: Machine, base_size: int, builds: Sequence[Build], startup: Sequence[Series]
+    directory: Path,
+    machine: Machine,
+    base_size: int,
+    builds: Sequence[Build],
+    startup: Sequence[Series],
+    sections: Sequence[Section],
 ) -> list[Promise]:
     """Write both files; the promises, for the caller to judge."""
-    kept = promises(builds, startup)
+    kept = promises(builds, startup) + [promise for section in sections for promise in section.promises]
     data = {
         "machine": asdict(machine),
         "base_bytes": base_size,
@@ -84,10 +80,11 @@ def write(
             for b in builds
         ],
         "startup": [series.as_json() for series in startup],
+        "sections": {section.title: section.data for section in sections},
         "promises": [asdict(promise) for promise in kept],
     }
     (directory / "benchmarks.json").write_text(json.dumps(data, indent=2) + "\n")
-    (directory / "benchmarks.md").write_text(_page(machine, base_size, builds, startup, kept))
+    (directory / "benchmarks.md").write_text(_page(machine, base_size, builds, startup, sections, kept))
     return kept
 
 
@@ -96,6 +93,7 @@ def _page(
     base_size: int,
     builds: Sequence[Build],
     startup: Sequence[Series],
+    sections: Sequence[Section],
     kept: Sequence[Promise],
 ) -> str:
     runs = len(builds[0].series.samples)
@@ -122,6 +120,7 @@ def _page(
             "*never pulled*: the engine does not have the base. *locked*: the base's digest is in the "
             "overlay's lock. *unlocked*: this is the first build on it, and its layers are read once.",
             "",
+            *(line for section in sections for line in _section(section)),
             "## Starting",
             "",
             *_table(
@@ -141,6 +140,10 @@ def _page(
             "",
         ]
     )
+
+
+def _section(section: Section) -> list[str]:
+    return [f"## {section.title}", "", section.says, "", *_table(section.head, section.rows), ""]
 
 
 def _build_row(build: Build) -> list[str]:

@@ -11,6 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
+from benchmarks.readme import figures, read_figures
+
 DOCS = Path(__file__).parents[2] / "docs"
 OVERLAYS = sorted((DOCS.parent / "overlays").glob("*.yaml"))
 
@@ -27,6 +29,10 @@ def _generator() -> ModuleType:
 @pytest.mark.parametrize(("name", "text"), _generator().documents().items())
 def test_generated_documents_are_not_stale(name: str, text: str) -> None:
     assert (DOCS / name).read_text() == text, "run: make docs"
+
+
+def test_readme_has_the_figures_of_the_last_benchmark_run() -> None:
+    assert read_figures(DOCS.parent / "README.md") == figures(DOCS / "benchmarks.json"), "run: make bench"
 
 
 def test_every_manual_page_is_of_a_command() -> None:
