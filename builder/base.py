@@ -463,7 +463,16 @@ def _read_facts(
     python: str | None = None
     for root, place in roots.items():
         package = root.rsplit("/", 1)[-1]
-        found = find_roots(fs, environment_of(base.config), package, working_dir=working_dir_of(base.config))
+        try:
+            found = find_roots(
+                fs, environment_of(base.config), package, working_dir=working_dir_of(base.config)
+            )
+        except ImageMismatch as error:
+            if place == "auto":
+                raise
+            warnings.append(f"{error.what}: {root} is taken to be at {place}, as the spec says")
+            placed[root] = RootFact(root, place.strip("/"), place)
+            continue
         python = python or found.cache_tag
         warnings += found.warnings
         chosen = found.root

@@ -15,7 +15,8 @@ from builder.image.layout import Layout as ReadLayout
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference
 from builder.spec import BaseSpec
-from tests.unit.smallworld import LAYER, SYSTEM, Layout, digest_of, layer
+from tests.unit.lab import P0_BEFORE
+from tests.unit.smallworld import LAYER, SYSTEM, TREE, Layout, World, digest_of, layer
 
 SPEC = BaseSpec(image="registry.example/base")
 LAYERS = [layer(SYSTEM), layer({"demo": b"demo"})]
@@ -148,3 +149,15 @@ def test_an_index_of_attestations_alone_holds_no_image(layout: Layout) -> None:
 def test_a_platform_asked_for_twice_is_built_once(layout: Layout) -> None:
     put_index(layout, [(AMD64, AMD64), (ARM64, ARM64)])
     assert len(resolve(layout, "linux/amd64", "linux/amd64")) == 1
+
+
+def test_a_base_without_python_builds_where_the_spec_names_the_directory(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    layout = Layout.create(tmp_path / "no-python")
+    layout.put_image([layer({f"{TREE}/sglang/demo.py": P0_BEFORE})])
+    refused = world.overlay(*world.build(layout.reference)).check(5)
+    assert "base.roots" in refused.err
+    world.write_spec(roots=f"/{TREE}/sglang")
+    for _ in range(2):  # from the layers, then from the lock
+        built = world.overlay(*world.build(layout.reference)).check()
+        assert f"taken to be at /{TREE}/sglang" in built.err
