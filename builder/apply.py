@@ -259,13 +259,22 @@ def _name_origin(problem: Problem, patch: Patch, state: _State) -> Problem:
     """Say who did what this problem finds already done: upstream, or which earlier patch."""
     if problem.kind not in ("already", "exists"):
         return problem
-    diff = next(diff for diff in patch.files if problem.path in (diff.old_path, diff.new_path))
-    wanted = diff.hunks[problem.hunk - 1].new if problem.hunk else []
+    wanted: Sequence[bytes] = []
+    if problem.hunk:
+        # The last: where a patch changes one file twice, its second change meets what the first one did.
+        *_, wanted = (
+            diff.hunks[problem.hunk - 1].new
+            for diff in patch.files
+            if problem.path in (diff.old_path, diff.new_path) and len(diff.hunks) >= problem.hunk
+        )
     who = next(
-        name
-        for name, files in state.versions
-        if (source := files.get(problem.path))
-        and (not wanted or find_lines(split_lines(source.data), wanted))
+        (
+            name
+            for name, files in state.versions
+            if (source := files.get(problem.path))
+            and (not wanted or find_lines(split_lines(source.data), wanted))
+        ),
+        f"an earlier part of patch {patch.name}",
     )
     return replace(
         problem,

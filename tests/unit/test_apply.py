@@ -74,6 +74,10 @@ def test_the_same_patch_twice_names_the_one_that_did_it(store: GitStore) -> None
     assert "from patch p0" in str(refusal({"demo.py": DEMO}, store, P0, P0).details)
 
 
+def test_a_patch_that_makes_a_change_twice_is_said_to_have_done_so(store: GitStore) -> None:
+    assert "from an earlier part of patch p0" in str(refusal({"demo.py": DEMO}, store, P0 + P0).details)
+
+
 def test_a_change_that_upstream_has_is_said_to_be_upstream_s(store: GitStore) -> None:
     there = plain(DEMO.data.replace(b"b = 2", b"b = 3"))
     assert "from the pinned upstream" in str(refusal({"demo.py": there}, store, P0).details)
