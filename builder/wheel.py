@@ -120,7 +120,7 @@ def check_wheel(path: Path, wheel: Wheel) -> None:
             where=str(path),
             expected=f"sha256 {wheel.sha256} ({wheel.requirement})",
             found=f"sha256 {digest}",
-            hint="give the right file, or none; if it lies in the cache, remove it: overlay downloads it again",
+            hint="give the right file, or none; remove it if it lies in the cache: it is downloaded again",
         )
 
 

@@ -17,15 +17,13 @@ from builder.probe.harness import Answer, State
 from builder.wholefile import write_whole
 
 _STATES = frozenset(get_args(State)) - {"unknown"}
-_MACHINERY = ("harness.py", "sandbox.py", "messages.py")
 
 
 @cache
 def _machinery_digest() -> str:
-    here = Path(__file__).parent
     digest = hashlib.sha256(sys.version.encode())
-    for name in _MACHINERY:
-        digest.update((here / name).read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):  # probes import some, the others run them
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
