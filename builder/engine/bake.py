@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.bake import Plan
-from builder.base import Base, Facts
+from builder.base import Facts
 from builder.engine.connection import Engine, engine_errors
 from builder.engine.files import read_files
 from builder.engine.program import BuildProgram, find_build_program
@@ -64,7 +64,7 @@ def bake_in_engine(engine: Engine, plan: Plan, network: str, say: Say) -> Engine
     """
     reference = check_bakeable(plan)
     pull_base(engine, reference, say)
-    check_engine_base(engine, plan.base, plan.facts, reference)
+    check_engine_base(engine, plan.facts, reference)
     image = bake_with_engine(engine, plan, network, say)
     with open_engine_image(engine, image.id) as subject:
         layers = tuple(layer.digest for layer in base_layers(plan.base.manifest))
@@ -116,7 +116,7 @@ def pull_base(engine: Engine, reference: Reference, say: Say) -> None:
             _hear(event, say, str(reference))
 
 
-def check_engine_base(engine: Engine, base: Base, facts: Facts, reference: Reference) -> None:
+def check_engine_base(engine: Engine, facts: Facts, reference: Reference) -> None:
     """Every file to be patched must be in the engine's copy of the base what its layers say.
 
     A container is created and its files are read out; it is never started.
