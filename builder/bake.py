@@ -37,6 +37,7 @@ from builder.manifest import (
     OverlayRecord,
     RootRecord,
     UpstreamRecord,
+    as_text,
     patch_record,
 )
 from builder.source import SourceFile
@@ -125,7 +126,9 @@ def make_plan(
             "platform": str(base.platform),
         },
         "upstream": spec.upstream.model_dump(mode="json", include={"repository", "release", "commit"}),
-        "patches": [{"name": patch.name, "subject": patch.subject} for patch in applied.series.patches],
+        "patches": [
+            {"name": patch.name, "subject": as_text(patch.subject)} for patch in applied.series.patches
+        ],
         "copies": _copies(baked),
         "environment": dict(spec.environment),
         "labels": labels,

@@ -159,6 +159,11 @@ def json_schema() -> dict[str, Any]:
     } | schema
 
 
+def as_text(decoded: str) -> str:
+    """What JSON and a Dockerfile can hold of a mail's header: bytes that are not UTF-8 become U+FFFD."""
+    return decoded.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def patch_record(
     report: PatchReport, patch_id: str, probe: str, image_paths: dict[str, str], modes: dict[str, str]
 ) -> PatchRecord:
@@ -176,7 +181,7 @@ def patch_record(
         name=patch.name,
         sha256=patch.sha256,
         patch_id=patch_id,
-        subject=patch.subject,
+        subject=as_text(patch.subject),
         status=str(patch.status),
         bugs=patch.bugs,
         probe=probe,

@@ -161,3 +161,13 @@ def test_a_base_without_python_builds_where_the_spec_names_the_directory(tmp_pat
     for _ in range(2):  # from the layers, then from the lock
         built = world.overlay(*world.build(layout.reference)).check()
         assert f"taken to be at /{TREE}/sglang" in built.err
+
+
+def test_a_subject_that_is_not_utf8_is_built_and_recorded(tmp_path: Path) -> None:
+    """A11"""
+    world = World.create(tmp_path)
+    file = world.root / "patches/one/p0.patch"
+    file.write_bytes(file.read_bytes().replace(b"b is three", b"b is \xe4"))
+    built = world.overlay(*world.build(world.base().reference, "--json")).check().json
+    (record,) = built["images"][0]["manifest"]["patches"]
+    assert record["subject"] == "b is \ufffd"
