@@ -92,10 +92,10 @@ def overlay(tmp_path: Path) -> Overlay:
 
 
 def copy_project(directory: Path) -> None:
-    """What makes a directory a root to work in; locks are written there."""
+    """What makes a directory a root to work in; locks are written there, and none comes along."""
     directory.mkdir(parents=True)
     for name in ("overlays", "patches"):
-        shutil.copytree(ROOT / name, directory / name)
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("*.lock"))
     shutil.copy(ROOT / "Dockerfile.in", directory)
 
 
