@@ -212,10 +212,9 @@ def same_files(stage: Stage, context: Path, repository: str) -> None:
 
 
 def moved(stage: Stage, base: Base, repository: str, seen: Traffic) -> Bytes:
-    """Bytes of base layers read, and of blobs uploaded; the sizes of the latter are the manifest's."""
-    manifest: Any = stage.manifest(repository, "built")
-    sizes = {part["digest"]: part["size"] for part in (*manifest["layers"], manifest["config"])}
-    return Bytes(seen.read_of(set(base.layers)), sum(sizes[digest] for digest in seen.uploaded))
+    """Bytes of base layers read, and of blobs uploaded: of the image, and of what is attached to it."""
+    uploaded = sum(stage.blob_size(repository, digest) for digest in seen.uploaded)
+    return Bytes(seen.read_of(set(base.layers)), uploaded)
 
 
 def worst(counted: list[Bytes]) -> Bytes:

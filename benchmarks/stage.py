@@ -92,5 +92,12 @@ class Stage:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
 
+    def blob_size(self, repository: str, digest: str) -> int:
+        request = urllib.request.Request(
+            f"http://{self.registry}/v2/{repository}/blobs/{digest}", method="HEAD"
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.headers["Content-Length"])
+
     def manifest(self, repository: str, reference: str) -> dict[str, object]:
         return dict(json.loads(self.get(f"{repository}/manifests/{reference}")))

@@ -25,8 +25,8 @@ from builder.image.document import json_object
 from builder.image.index import index_images
 from builder.image.model import ImageSource, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
-from builder.lock import read_lock
-from builder.pinning import pinned
+from builder.lock import Lock, read_lock
+from builder.pinning import Pin, pinned
 from builder.root import Root
 from builder.series import Series, read_series
 from builder.spec import Spec, read_spec
@@ -94,56 +94,70 @@ def read_row(
         ImageMismatch, Unavailable: the base cannot be read.
     """
     spec = read_spec(root.spec_path(name))
-    text = pinned(None, spec.base, read_lock(root.locks(name)))
+    lock = read_lock(root.locks(name))
+    text = pinned(None, spec.base, lock)
     if text is None and spec.base.index is None and not any(spec.base.platforms.values()):
-        return Skipped(name, "the spec pins no base (base.index); build it with --base")
+        return Skipped(name, "the spec pins no base (base.index): overlay pin, or build it with --base")
     location = base_location(text, spec.base)
     series = read_series(
         root.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
     )
     inputs = {
         platform: inputs_digest(spec, series.digest, digest, root.template)
-        for platform, digest in _base_digests(spec, location, opened).items()
+        for platform, digest in _base_digests(spec, location, lock, opened).items()
         if platform in platforms or not platforms
     }
     if not inputs:
-        return Skipped(name, f"not for {', '.join(map(str, platforms))}")
+        wanted = f"not for {', '.join(map(str, platforms))}"
+        return Skipped(name, wanted if platforms else "the spec names no platforms (base.platforms)")
     return Row(spec, series, tag_of(template, spec, series.digest), location, inputs)
 
 
 def _base_digests(
-    spec: Spec, location: Reference | LayoutReference, opened: Opener | None
+    spec: Spec, location: Reference | LayoutReference, lock: Lock, opened: Opener | None
 ) -> dict[Platform, str]:
-    """The base of each of the spec's platforms; the registry is asked only for those that it leaves open."""
+    """The base of each of the spec's platforms: as spec or lock have it, else as the registry says."""
     said = {Platform.parse(name): digest for name, digest in spec.base.platforms.items()}
     if said and all(said.values()):
         return {platform: digest for platform, digest in said.items() if digest}
-    if opened is None and said:
+    there = _locked(location, lock)
+    if there is None and opened is None:
         return {platform: digest or f"{location.digest} {platform}" for platform, digest in said.items()}
-    if opened is None:
-        raise UsageError(
-            "the spec does not say for which platforms it is",
-            where=f"{spec.name}: base.platforms",
-            hint="name them there, or let --push ask the base's registry",
-        )
-    manifest = opened(location).get_manifest(location.digest or "")
-    if not manifest.is_index:
-        if len(said) != 1:
-            raise UsageError(
-                "the base is one platform's image, and the spec does not say which platform",
-                where=f"{spec.name}: base.platforms",
-            )
-        return dict.fromkeys(said, manifest.digest)
-    there = {child.platform: child.digest for child in index_images(manifest) if child.platform}
-    missing = [str(platform) for platform in said if platform not in there]
+    if there is None and opened is not None:
+        there = _asked(spec, location, list(said), opened(location))
+    found = there or {}
+    missing = [str(platform) for platform in said if platform not in found]
     if missing:
         raise ImageMismatch(
             "the image index has no image for the platform",
             where=f"{spec.name}: {location}",
             expected=", ".join(missing),
-            found=", ".join(map(str, there)),
+            found=", ".join(map(str, found)),
         )
-    return {platform: said.get(platform) or there[platform] for platform in said or there}
+    return {platform: said.get(platform) or found[platform] for platform in said or found}
+
+
+def _locked(location: Reference | LayoutReference, lock: Lock) -> dict[Platform, str] | None:
+    """The base's platforms as ``overlay pin`` found them."""
+    for reference, value in lock.pins.items():
+        pin = Pin.from_json(reference, value)
+        if pin.digest == location.digest:
+            return {platform: image.digest for platform, image in pin.images.items()}
+    return None
+
+
+def _asked(
+    spec: Spec, location: Reference | LayoutReference, said: Sequence[Platform], source: ImageSource
+) -> dict[Platform, str]:
+    manifest = source.get_manifest(location.digest or "")
+    if manifest.is_index:
+        return {child.platform: child.digest for child in index_images(manifest) if child.platform}
+    if len(said) != 1:
+        raise UsageError(
+            "the base is one platform's image, and the spec does not say which platform",
+            where=f"{spec.name}: base.platforms",
+        )
+    return {said[0]: manifest.digest}
 
 
 # --- what a registry holds ----------------------------------------------------------------------------------

@@ -281,3 +281,14 @@ def test_targets_that_cannot_hold_several_are_refused(
     overlay: Overlay, options: tuple[str, ...], says: str
 ) -> None:
     assert says in overlay("build", "--all", *options).check(2).err
+
+
+def test_a_base_pinned_in_the_lock_is_planned_without_asking(prepared: Overlay, oci_base: FleetBase) -> None:
+    (name,) = write_fleet(prepared, oci_base, 1)
+    path = prepared.directory / "overlays" / f"{name}.yaml"
+    spec = yaml.safe_load(path.read_text())
+    spec["base"] = {"image": oci_base.repository, "roots": {"python/sglang": "auto"}}
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    assert prepared("matrix", "--all", "--json").check().json["skipped"][0]["overlay"] == name
+    prepared("pin", name, "--base", f"{oci_base.repository}:base").check()
+    assert planned(prepared, "--all") == {(name, platform) for platform in oci_base.platforms}
