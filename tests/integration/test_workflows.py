@@ -192,3 +192,18 @@ def test_the_gitlab_examples_build_runs(
     subprocess.run(command, cwd=prepared.directory, env=environment, check=True)
     (built,) = json.loads((prepared.directory / "built.json").read_text())["overlays"]
     assert built["state"] == "built"
+
+
+@pytest.mark.parametrize(("given", "complaint"), [("push: ghcr.io/you/sglang", ""), ("puhs: x", "puhs")])
+def test_the_action_is_used_in_three_lines(tmp_path: Path, given: str, complaint: str) -> None:
+    shutil.copy(ROOT / "action.yml", tmp_path)
+    (tmp_path / ".git").mkdir()
+    workflow = tmp_path / ".github" / "workflows" / "use.yml"
+    workflow.parent.mkdir(parents=True)
+    steps = f"[{{uses: actions/checkout@v5}}, {{uses: ./, with: {{{given}}}}}]"
+    workflow.write_text(f"on: push\njobs:\n  build:\n    runs-on: ubuntu-24.04\n    steps: {steps}\n")
+    program = Path(sys.executable).parent / "actionlint"
+    command = [str(program) if program.exists() else needed_program("actionlint"), str(workflow)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert complaint in done.stdout
+    assert (done.returncode == 0) == (not complaint), done.stdout
