@@ -125,10 +125,18 @@ def series_of(root: Root, spec: Spec) -> Series:
     """The patches that a spec takes, in their order.
 
     Raises:
-        InvalidInput: as :func:`builder.series.read_series` says.
+        InvalidInput: there is none, or as :func:`builder.series.read_series` says.
     """
     directory = root.patches / spec.patches.series
-    return read_series(directory, only=spec.patches.only, leave_out=spec.patches.leave_out)
+    series = read_series(directory, only=spec.patches.only, leave_out=spec.patches.leave_out)
+    if not series.patches:
+        raise InvalidInput(
+            "the overlay takes no patch: there is nothing to build",
+            where=f"overlays/{spec.name}.yaml: patches",
+            expected="at least one patch of the series",
+            found=f"patches/{series.name}/series, less what only and except leave out",
+        )
+    return series
 
 
 def choose_bases(
