@@ -7,12 +7,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.errors import OverlayError, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
 
@@ -96,55 +100,58 @@ def _terminal_width() -> int | None:
 class Progress:
     """Says on standard error what takes time, if that is a terminal; silent otherwise.
 
-    Call it with a text for a step; :meth:`bytes_of` gives a counter for a transfer.
+    Call it with a text for a step; :meth:`transfer` gives a counter for a transfer. Both may be called from
+    several threads.
     """
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = ""
+        self._bars: Bars | None = None
+        self._step: TaskID | None = None
 
     def __call__(self, text: str) -> None:
-        self._show(text)
+        if bars := self._shown():
+            if self._step is not None:
+                bars.remove_task(self._step)
+            self._step = bars.add_task(printable(text), total=None, size="")
 
-    def transfer(self, text: str, total: int) -> Transfer:
-        """A counter of bytes for one transfer of ``total`` bytes."""
-        return Transfer(self, text, total)
+    def transfer(self, text: str, total: int) -> Callable[[int], None]:
+        """A counter of bytes for one transfer of ``total`` bytes; its bar goes when all are counted."""
+        bars = self._shown()
+        if bars is None:
+            return _uncounted
+        task = bars.add_task(printable(text), total=total, size="")
+        done = 0
 
-    def _show(self, text: str) -> None:
-        if self._live:
-            blank = " " * max(0, len(self._shown) - len(text))
-            sys.stderr.write(f"\r{text}{blank}")
-            sys.stderr.flush()
-            self._shown = text
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            shown = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+            bars.update(task, completed=done, size=shown, visible=done < total)
+
+        return count
+
+    def _shown(self) -> Bars | None:
+        """The bars, made when the first is asked for: rich takes longer to import than a short command."""
+        if self._bars is None and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, SpinnerColumn, TextColumn
+            from rich.progress import Progress as Bars
+
+            texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[size]")]
+            columns = (SpinnerColumn(), texts[0], BarColumn(bar_width=24), texts[1])
+            self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
+            self._bars.start()
+        return self._bars
 
     def close(self) -> None:
-        """Clear the line, so that what is printed next starts on a clean one."""
-        if self._live and self._shown:
-            sys.stderr.write("\r" + " " * len(self._shown) + "\r")
-            sys.stderr.flush()
-            self._shown = ""
+        """Clear the lines, so that what is printed next starts on a clean one."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
 
 
-class Transfer:
-    """Counts bytes of one transfer and shows a bar, at most ten times a second."""
-
-    def __init__(self, progress: Progress, text: str, total: int) -> None:
-        self._progress = progress
-        self._text = text
-        self._total = total
-        self._done = 0
-        self._last = 0.0
-
-    def __call__(self, count: int) -> None:
-        from time import monotonic
-
-        self._done += count
-        if monotonic() - self._last < 0.1 and self._done < self._total:
-            return
-        self._last = monotonic()
-        share = min(1.0, self._done / self._total) if self._total else 1.0
-        bar = "#" * int(share * 24)
-        self._progress(f"{self._text} [{bar:<24}] {self._done / 1e6:,.1f} of {self._total / 1e6:,.1f} MB")
+def _uncounted(_: int) -> None:
+    return None
 
 
 def warn(text: str) -> None:
