@@ -78,12 +78,22 @@ class Parser:
     known: tuple[Known, ...]
 
     def find(self, name: str) -> Known:
-        """The argument with this name or alias.
+        """The argument with this name or alias, or with the only name that begins so, as argparse has it.
 
         Raises:
-            UsageError: the release has none, with the nearest one.
+            UsageError: the release has none, with the nearest one; or several begin so.
         """
         names = {alias: known for known in self.known for alias in known.names}
+        begun = [alias for alias in names if alias.startswith(name)] if name not in names else []
+        if len({names[alias] for alias in begun}) > 1:
+            raise UsageError(
+                "several server arguments begin so",
+                where=f"sglang {self.release}",
+                expected=", ".join(begun[:8]),
+                found=name,
+            )
+        if begun:
+            return names[begun[0]]
         if name not in names:
             near = get_close_matches(name, names, n=1)
             raise UsageError(

@@ -95,6 +95,7 @@ def test_both_forms_of_declaration_are_read(parser: Parser) -> None:
     [
         ("--model M", {"--model-path": ("M",)}),
         ("--tensor-parallel-size=4", {"--tp-size": ("4",)}),
+        ("--tp 4", {"--tp-size": ("4",)}),
         ("--skip --port 1", {"--skip": (), "--port": ("1",)}),
         ("--cuda-graph-bs 1 2 4 --skip", {"--cuda-graph-bs": ("1", "2", "4"), "--skip": ()}),
         ("--no-replicate", {"--no-replicate": ()}),
@@ -118,6 +119,7 @@ def test_words_are_read_as_the_release_reads_them(
     [
         ("--tp-sise 2", "did you mean --tp-size"),
         ("--internal x", "does not know"),
+        ("--d 2", "several server arguments begin so"),
         ("--port", "not the values"),
         ("--skip yes", "without an argument"),
         ("--port eight", "no number"),
