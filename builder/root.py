@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,7 @@ class Root:
                 "the patch sets here cannot be changed",
                 where=str(self.path),
                 expected="a checkout that you may write to",
-                hint="copy overlays/, patches/ and Dockerfile.in, and point --root at the copy",
+                hint=f"work in a copy: cp -r {shlex.quote(str(self.path))} my-overlays && cd my-overlays",
             )
 
     def lock_path(self, name: str) -> Path:

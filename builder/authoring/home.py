@@ -52,7 +52,11 @@ class Home:
 
         Returns:
             The patches that were in the series and are no more.
+
+        Raises:
+            InvalidInput: the series is of the installed package, or may not be written to.
         """
+        self.root.check_writable()
         before = self.order()
         for name, data in patches:
             path = self.path(name)

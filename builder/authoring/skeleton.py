@@ -37,8 +37,10 @@ def new_overlay(root: Root, name: str, template: str, day: datetime.date) -> str
         The file that was written, relative to the root.
 
     Raises:
-        InvalidInput: there is one of this name already, none to start from, or the name cannot be one.
+        InvalidInput: there is one of this name already, none to start from, or the name cannot be one; or the
+            root is the installed package's, or may not be written to.
     """
+    root.check_writable()
     source = root.spec_path(template)
     target = root.overlays / f"{name}.yaml"
     if name in root.names():

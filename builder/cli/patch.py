@@ -95,6 +95,8 @@ def import_(
     the release lacks are dropped by the spec's rules, and listed.
     """
     home = find_home(find_root(root), series)
+    if not dry_run:
+        home.root.check_writable()
     pieces = _pieces(place, commits)
     if squashed:
         pieces = [squash(pieces)]
@@ -310,6 +312,7 @@ def new(
 ) -> None:
     """Begin a patch at the end of the series: an empty commit in its work tree, with a message to fill in."""
     home = find_home(find_root(root), series)
+    home.root.check_writable()
     check_patch_name(patch, where="PATCH")
     if patch in home.order():
         raise InvalidInput("there is a patch of this name", where=str(home.path(patch)))
@@ -447,9 +450,14 @@ def lint(
     from builder.authoring.lint.root import excused, lint_root
 
     if rules:
-        print_table(("RULE", "WHAT MUST HOLD"), list(RULES.items()))
+        if as_json:
+            print_json(RULES)
+        else:
+            print_table(("RULE", "WHAT MUST HOLD"), list(RULES.items()))
         return
     place = find_root(root)
+    if fix:
+        place.check_writable()
     names = list(series) or series_names(place)
     homes = [find_home(place, name) for name in names]
     mended = [mend for home in homes for mend in fix_texts(home)] if fix else []
