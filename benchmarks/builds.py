@@ -82,6 +82,7 @@ def measure_builds(stage: Stage, base: Base, runs: int) -> list[Build]:
     builds = [
         overlay_builds(stage, base, "locked", runs),
         overlay_builds(stage, base, "unlocked", runs),
+        overlay_builds(stage, base, "locked", runs, tool="overlay, with attestations"),
     ]
     for builder in BUILDERS:
         builds.append(docker_builds(stage, base, context, builder, "never pulled", runs))
@@ -99,24 +100,28 @@ def warm_up(stage: Stage, base: Base) -> None:
 
 
 def overlay_command(stage: Stage, base: Base, repository: str) -> list[str]:
+    """The image alone, which is what the others make."""
     target = f"{stage.registry}/{repository}:built"
-    return ["build", OVERLAY, "--base", base.reference, "--push", target]
+    return ["build", OVERLAY, "--base", base.reference, "--no-attach", "--push", target]
 
 
-def overlay_builds(stage: Stage, base: Base, situation: str, runs: int) -> Build:
+def overlay_builds(stage: Stage, base: Base, situation: str, runs: int, *, tool: str = "overlay") -> Build:
     counted: list[Bytes] = []
 
     def once(number: int) -> Sample:
-        repository = f"bench/overlay-{situation}-{number}"
+        repository = f"bench/overlay-{situation}-{number}{'' if tool == 'overlay' else '-attested'}"
         if situation == "unlocked":
             forget_base(stage)
         with traffic(stage.log) as seen:
-            sample = stage.overlay(*overlay_command(stage, base, repository))
+            command = overlay_command(stage, base, repository)
+            if tool != "overlay":
+                command.remove("--no-attach")
+            sample = stage.overlay(*command)
         counted.append(moved(stage, base, repository, seen))
         return sample
 
     series = repeat(f"overlay build --push, base {situation}", runs, once)
-    return Build(situation, "overlay", series, worst(counted))
+    return Build(situation, tool, series, worst(counted))
 
 
 def forget_base(stage: Stage) -> None:

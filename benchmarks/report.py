@@ -45,7 +45,7 @@ def this_machine(docker_version: str) -> Machine:
 def promises(builds: Sequence[Build], startup: Sequence[Series]) -> list[Promise]:
     """What must hold, with the ratios and sizes of this run."""
     ours = {build.situation: build for build in builds if build.tool == "overlay"}
-    theirs = [build for build in builds if build.tool != "overlay"]
+    theirs = [build for build in builds if not build.tool.startswith("overlay")]
     locked, unlocked = ours["locked"], ours["unlocked"]
     never_pulled = _fastest(theirs, "never pulled")
     in_engine = _fastest(theirs, "in the engine")
