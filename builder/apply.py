@@ -137,8 +137,13 @@ def apply_series(
     return replace(tried, tree=git.tree, patched_tree=git.patched_tree, patch_ids=git.patch_ids)
 
 
-def conflict_error(tried: AppliedSeries) -> PatchConflict:
-    """The error for a series of which at least one patch does not apply; it names every one."""
+def conflict_error(tried: AppliedSeries, *, hint: str | None = None) -> PatchConflict:
+    """The error for a series of which at least one patch does not apply; it names every one.
+
+    Args:
+        tried: what was tried.
+        hint: what to do, where that is not to mend the series or to ask whether upstream has the fix.
+    """
     first = tried.failed[0]
     problem = first.problems[0]
     lines = []
@@ -159,7 +164,9 @@ def conflict_error(tried: AppliedSeries) -> PatchConflict:
         + (f", hunk {problem.hunk}" if problem.hunk else ""),
         expected=problem.expected or None,
         found=problem.found or problem.what,
-        hint=f"{good} apply; overlay diff tells whether upstream has a fix, overlay rebase carries the rest",
+        hint=hint
+        or f"{good} apply; overlay diff NAME tells whether upstream has the fix; to mend it: "
+        f"overlay patch edit {tried.series.name}; for another release: overlay rebase NAME --onto RELEASE",
         details="\n".join(lines),
         facts={"patches": [_report_facts(report) for report in tried.reports]},
     )

@@ -235,7 +235,7 @@ def _cut_hunk(path: str, number: int, hunk: Hunk, elsewhere: Sequence[int]) -> P
         number,
         "hunk has too little context on one side to stand in the middle of a file",
         expected="the " + " and the ".join(edge for edge, cut in edges if cut) + " of the file",
-        found="lines " + ", ".join(map(str, at)),
+        found=("its lines at line " if len(at) == 1 else "its lines at lines ") + ", ".join(map(str, at)),
         places=at,
     )
 

@@ -145,7 +145,9 @@ def _applied(
             patches[number] = _patch(patch.name, None, _with_crlf(patch.data, paths))
             tried = _try(home, upstream, series, patches)
     if tried.failed:
-        raise conflict_error(tried)
+        release, name = home.spec.upstream.release, tried.failed[0].patch.name
+        again = f"to make it there: overlay patch new {home.name} {name}"
+        raise conflict_error(tried, hint=f"it must fit {release} with the series on it; {again}")
     return tried
 
 

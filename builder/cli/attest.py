@@ -73,6 +73,9 @@ def command(
         return
     for digest, entries in listed.items():
         print_fact("image", f"{location.name}@{digest}")
+        if not entries:
+            print_fact("attached", "nothing")
+            continue
         rows = [(e.digest[:19] + "…", e.artifact_type, e.predicate_type or "") for e in entries]
         print_table(("ATTACHED", "TYPE", "PREDICATE"), rows)
 

@@ -15,7 +15,7 @@ from builder.root import Root, cache_path, find_root
 from builder.spec import Wheel, read_spec
 
 
-@click.group("base")
+@click.group("base", epilog="Example: overlay base wheel sglang==0.5.20 --output oci:base")
 def command() -> None:
     """Small base images to try and to test with."""
 
@@ -26,7 +26,12 @@ def command() -> None:
     "--output", required=True, metavar="oci:DIR[:TAG]|REF", help="Layout or repository to write to."
 )
 @click.option(
-    "--platform", "platforms", multiple=True, metavar="OS/ARCH", default=("linux/amd64", "linux/arm64")
+    "--platform",
+    "platforms",
+    multiple=True,
+    metavar="OS/ARCH",
+    default=("linux/amd64", "linux/arm64"),
+    help="Platforms of the image index; repeatable (default: linux/amd64 and linux/arm64).",
 )
 @click.option(
     "--family", type=click.Choice(["oci", "docker"]), default="oci", show_default=True, help="Media types."
@@ -98,6 +103,7 @@ def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, 
             raise UsageError(
                 "no spec pins this wheel",
                 where=requirement,
+                expected=f"one of {', '.join(_pinned(root))}",
                 hint="name its SHA-256 with --sha256 (the package index shows it), or its file with --wheel",
             )
         return download_wheel(pinned, cache_path(), progress=progress)
@@ -108,11 +114,16 @@ def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, 
     return file
 
 
+def _pinned(root: Root) -> dict[str, Wheel]:
+    """The wheels that the specs pin, by requirement."""
+    pins = (read_spec(root.spec_path(name)).upstream.wheel for name in root.names())
+    return {pin.requirement: pin for pin in pins if pin is not None}
+
+
 def _pin(requirement: str, sha256: str | None, root: Root) -> Wheel | None:
     """The wheel with the SHA-256 that is given, else as one of the specs pins it."""
     if sha256 is None:
-        pins = (read_spec(root.spec_path(name)).upstream.wheel for name in root.names())
-        return next((pin for pin in pins if pin is not None and pin.requirement == requirement), None)
+        return _pinned(root).get(requirement)
     try:
         return Wheel(requirement=requirement, sha256=sha256)
     except ValueError as error:

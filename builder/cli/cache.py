@@ -14,7 +14,7 @@ from builder.root import cache_path
 _DAY = 24 * 3600.0
 
 
-@click.group("cache")
+@click.group("cache", epilog="Examples: overlay cache list; overlay cache prune --unused 0")
 def command() -> None:
     """What overlay keeps on this machine: all of it can be made again."""
 

@@ -24,7 +24,7 @@ lock_option = click.option(
     "--lock",
     "lock_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The lock to read and write (default: overlays/NAME.lock).",
+    help="The lock to read and write (default: overlays/NAME.lock; if that is read-only, docs/install.md).",
 )
 
 

@@ -43,7 +43,15 @@ from builder.wholefile import write_whole
 series_argument = click.argument("series", shell_complete=complete_series)
 
 
-@click.group("patch")
+@click.group(
+    "patch",
+    epilog="Examples:\n\n"
+    "\b\n"
+    "  overlay patch import v0.5.20 fix.patch         a patch that there is\n"
+    "  overlay patch new v0.5.20 better-default       one of your own: a work tree to write it in\n"
+    "  overlay patch export v0.5.20                   the work tree's commits, back into the series\n"
+    "  overlay patch lint v0.5.20",
+)
 def command() -> None:
     """Write patches like code: import, edit, refresh, export, lint."""
 
@@ -322,6 +330,7 @@ def new(
     worktree.add_empty(patch, patch_head(author, today()))
     click.echo(f"cd {worktree.path}")
     click.echo("edit files, git commit --all --amend: say what the patch does where it says TODO")
+    click.echo("a file that is not there: git sparse-checkout add DIRECTORY")
     click.echo(f"then: overlay patch export {home.name}")
 
 

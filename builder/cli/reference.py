@@ -20,12 +20,13 @@ EXIT_CODES = (
     ("5", "the base or an image is not what it should be"),
     ("6", "not reproducible"),
     ("7", "a probe failed"),
-    ("8", "registry, network or engine"),
+    ("8", "registry, network, engine or disk"),
 )
 ENVIRONMENT = (
     ("OVERLAY_ROOT", "directory with overlays/ and patches/, as --root"),
     ("OVERLAY_CACHE", "where sources and layer indexes are kept (default: the user's cache directory)"),
     ("OVERLAY_UPSTREAM_URL", "mirror or local repository of the upstream, as --upstream-url"),
+    ("OVERLAY_TRACEBACK", "1: show where in overlay an unexpected error came from"),
     ("OVERLAY_INSECURE_REGISTRIES", "registries to reach over http, HOST:PORT separated by commas"),
     ("SOURCE_DATE_EPOCH", "time of everything new in an image, in seconds since 1970"),
     ("NO_COLOR", "no colors on terminals"),

@@ -61,7 +61,7 @@ def connect() -> Iterator[Engine]:
             "no Docker Engine answers",
             where=host,
             found=str(error)[:300],
-            hint="start it, or name it in DOCKER_HOST; engine oci (the default) needs none",
+            hint="start it, or name it in DOCKER_HOST; without one, name an image in a registry or oci:DIR",
         ) from error
     try:
         yield Engine(client, host)

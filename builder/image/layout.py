@@ -262,7 +262,11 @@ class Layout:
                 data = stream.read(limit + 1)
         except FileNotFoundError:
             raise ImageMismatch(
-                "this is not an OCI layout", where=self.name, expected=where, found="no such file"
+                "this is not an OCI layout",
+                where=self.name,
+                expected=where,
+                found="no such file",
+                hint="a layout is a directory that --output oci:DIR wrote",
             ) from None
         if len(data) > limit:
             raise ImageMismatch("a file is too large", where=where, expected=f"at most {limit} bytes")

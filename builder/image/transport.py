@@ -55,8 +55,8 @@ DOCKER_HUB_HOST = "registry-1.docker.io"
 _LOOPBACK = re.compile(r"(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?")
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (NameResolutionError, "its name was not found"),
-    (ConnectTimeoutError, "no connection within the time limit"),
     (NewConnectionError, "no connection"),
+    (ConnectTimeoutError, "no connection within the time limit"),
     (ReadTimeoutError, "no answer within the time limit"),
     (ProxyError, "the proxy failed"),
     (ProtocolError, "the connection broke"),
@@ -546,7 +546,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def shown(target: str) -> str:
     """An address for people: what follows ``/v2/``, without the query, which can hold signatures."""
     parts = urlsplit(target)
-    path = parts.path.removeprefix("/v2/")
+    path = parts.path.removeprefix("/v2/") or "/v2/"
     return path if target.startswith("/") else f"{parts.hostname}/{path.lstrip('/')}"
 
 

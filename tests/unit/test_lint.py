@@ -275,6 +275,12 @@ def test_spec_that_names_no_patch_of_its_series_is_found(workshop: Workshop) -> 
     assert only(workshop, "overlay", "--offline")["found"] == "tow"
 
 
+def test_new_overlay_is_to_be_filled_in(workshop: Workshop) -> None:
+    workshop.add("one", (DEMO, *GOOD))
+    assert workshop("new", "second", "--from", "demo").code == 0
+    assert only(workshop, "placeholder", "--offline")["file"] == "overlays/second.yaml"
+
+
 def test_patch_that_nobody_could_review_is_too_large(workshop: Workshop) -> None:
     workshop.add("one", (DEMO, "a = 1", "a = [\n" + "    1,\n" * 601 + "    ]"))
     assert rules(lint(workshop, "--offline")) == ["size"]

@@ -294,9 +294,11 @@ def test_series_as_a_branch_of_a_repository_that_has_the_release(shop: Workshop)
 
 def test_new_overlay_keeps_comments_and_pins(shop: Workshop) -> None:
     assert shop("new", "mine", "--from", "demo").code == 0
-    text = (shop.root / "overlays" / "mine.yaml").read_text()
+    spec = shop.root / "overlays" / "mine.yaml"
+    text = spec.read_text()
     assert text.startswith("# the demo\nname: mine\n")
-    assert "TODO" in text
+    spec.write_text(text.replace("TODO: what mine is for", "Mine"))
+    assert "TODO" not in spec.read_text()
     assert shop("new", "mine", "--from", "demo").code == 1
     assert shop("new", "../x", "--from", "demo").code == 1
     assert shop("patch", "lint").code == 0

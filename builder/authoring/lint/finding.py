@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 RULES = {
     "readable": "The patch can be read: a mail, a diff, paths inside the tree.",
     "mail-head": "From, Date and Subject are there and of their form.",
-    "placeholder": "No TODO of a skeleton is left in the message.",
+    "placeholder": "No TODO of a skeleton is left in the message, or in a spec's summary.",
     "line-endings": "The patch's own lines end in LF.",
     "last-newline": "The file ends with a newline.",
     "blank-context": "A blank context line is one space, not nothing.",

@@ -145,6 +145,9 @@ def _overlays(root: Root, series: Sequence[str]) -> Iterator[Finding]:
             )
             continue
         used.add(spec.patches.series)
+        if spec.summary.startswith("TODO"):
+            what = "the skeleton's TODO is still there"
+            yield Finding("placeholder", _shown(root, path), None, what, "what the overlay is for")
         for patch in (*spec.patches.only, *spec.patches.leave_out):
             if patch not in listed:
                 yield Finding(

@@ -90,7 +90,7 @@ def _mail(file: str, head: Head) -> Iterator[Finding]:
     except InvalidInput as error:
         yield Finding("mail-head", file, 1, error.what, error.expected or "", error.found or "")
     if TODO in head.subject or re.search(rb"\bTODO\b", head.text):
-        yield Finding("placeholder", file, 1, "the skeleton's TODO is still there", "what it asks for")
+        yield Finding("placeholder", file, 1, "the skeleton's TODO is still there", "what was done and why")
 
 
 def _trailers(file: str, head: Head, lines: list[bytes]) -> Iterator[Finding]:
