@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,7 +138,7 @@ class WorkTree:
             where=str(self.path),
             found=f"conflicts in {files}" if files else None,
             hint=f"cd {self.path}; resolve, git add FILES, git {busy} --continue; then: "
-            f"overlay patch export {self.series}",
+            f"overlay patch export {self.series}. To give it up: rm -r {shlex.quote(str(self.path))}",
             facts={"worktree": str(self.path), "unmerged": [os.fsdecode(name) for name in unmerged if name]},
         )
 
