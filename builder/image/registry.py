@@ -7,6 +7,7 @@ build. What may fail for a while is tried again within bounds; what then fails i
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
@@ -47,6 +48,8 @@ MOST_PAGES = 20
 LIST_ATTEMPTS = 5
 TAGS_A_PAGE = 1000
 NEAREST = 5
+BLOB_UNKNOWN_TRIES = 2
+BLOB_UNKNOWN_PAUSE = 0.3  # seconds
 WORTH_RESUMING = 64 << 10  # bytes between two failures that count as getting on
 
 _FOUND = frozenset({200})
@@ -128,6 +131,7 @@ class Repository:
         self._write: Scopes = frozenset({push(path)})
         self._does_not_mount: set[str] = set()
         self._stored: set[str] = set()  # blobs seen here in this run: they are not asked for again
+        self._turns: dict[str, Lock] = {}
 
     @property
     def name(self) -> str:
@@ -244,11 +248,9 @@ class Repository:
             Unavailable: as :meth:`get_manifest`.
         """
         checked = tuple(verified([data], descriptor, f"for {self.name}"))
-        if descriptor.digest in self._stored:
-            return
-        if not self._has_blob(descriptor.digest, self._write):
-            self._upload(descriptor, lambda: nullcontext(iter(checked)), None, _ignore)
-        self._stored.add(descriptor.digest)
+        with self._turn(descriptor.digest) as is_wanted:
+            if is_wanted and not self._has_blob(descriptor.digest, self._write):
+                self._upload(descriptor, lambda: nullcontext(iter(checked)), None, _ignore)
 
     def copy_blob(
         self, source: ImageSource, descriptor: Descriptor, *, progress: Progress | None = None
@@ -259,9 +261,20 @@ class Repository:
             ImageMismatch: the source does not have it, or its bytes are wrong.
             Unavailable: as :meth:`get_manifest`.
         """
-        if descriptor.digest not in self._stored:
-            self._copy_blob(source, descriptor, progress or _ignore)
-            self._stored.add(descriptor.digest)
+        with self._turn(descriptor.digest) as is_wanted:
+            if is_wanted:
+                self._copy_blob(source, descriptor, progress or _ignore)
+
+    @contextmanager
+    def _turn(self, digest: str) -> Iterator[bool]:
+        """Whether a blob is still to be brought: by one thread at a time, and by one in all.
+
+        While a registry stores a blob that it has already, it may for a moment not have it, and refuse the
+        manifest that another thread stores then.
+        """
+        with self._turns.setdefault(digest, Lock()):
+            yield digest not in self._stored
+            self._stored.add(digest)
 
     def _copy_blob(self, source: ImageSource, descriptor: Descriptor, progress: Progress) -> None:
         neighbour = source if isinstance(source, Repository) and source.registry is self.registry else None
@@ -379,7 +392,9 @@ class Repository:
             link = _NEXT_PAGE.search(reply.headers.get("Link", ""))
             following = self._transport.next_address(reply.url, link[1]) if link else None
 
-    def _put_manifest(self, manifest: RawManifest, identifier: str) -> Reply | None:
+    def _put_manifest(
+        self, manifest: RawManifest, identifier: str, *, again: int = BLOB_UNKNOWN_TRIES
+    ) -> Reply | None:
         """Store a manifest under a tag or its digest; ``None`` where it is stored and the answer was lost."""
         try:
             reply = self._transport.request(
@@ -393,6 +408,10 @@ class Repository:
                 )
             )
         except Unavailable as error:
+            # Another process may be storing one of its blobs again at this moment, see _turn.
+            if "MANIFEST_BLOB_UNKNOWN" in error.what and again:
+                time.sleep(BLOB_UNKNOWN_PAUSE)
+                return self._put_manifest(manifest, identifier, again=again - 1)
             if "status" in error.facts or not self._holds(identifier, manifest.digest):
                 raise
             return None

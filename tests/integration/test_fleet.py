@@ -292,3 +292,20 @@ def test_a_base_pinned_in_the_lock_is_planned_without_asking(prepared: Overlay, 
     assert prepared("matrix", "--all", "--json").check().json["skipped"][0]["overlay"] == name
     prepared("pin", name, "--base", f"{oci_base.repository}:base").check()
     assert planned(prepared, "--all") == {(name, platform) for platform in oci_base.platforms}
+
+
+def test_many_threads_may_bring_the_same_blobs(
+    prepared: Overlay, oci_base: FleetBase, registry: Registry
+) -> None:
+    # A registry that stores a blob again lacks it for a moment: no blob is brought twice in one run.
+    write_fleet(prepared, oci_base, 12)
+    prepared("build", "--all", "-j", "12", "--push", registry.repository("patched")).check()
+    blobs = {line.split("digest=")[1].split()[0] for line in uploads(registry)}
+    assert blobs
+    assert len(uploads(registry)) == len(blobs)
+
+
+def uploads(registry: Registry) -> list[str]:
+    """Uploads that ended, of the access log."""
+    lines = [line for line in registry.requests() if '"PUT ' in line and "/patched/blobs/uploads/" in line]
+    return [line for line in lines if "digest=" in line and '" 201 ' in line]
