@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -76,6 +76,28 @@ Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
 PlatformName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+/[a-z0-9_]+(?:/[a-z0-9]+)?$")]
 Pattern = Annotated[str, AfterValidator(_one_line), StringConstraints(min_length=1, max_length=400)]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+
+
+# What is told to people in the place of a pattern, or of pydantic's own words for a kind of value.
+_IN_WORDS: dict[Any, str] = {
+    Name: "lower-case letters and digits, with . _ - between them",
+    Requirement: "NAME==VERSION",
+    Option: "an option, such as --tp-size",
+    Release: "a release, such as v0.5.20",
+    Commit: "40 hex digits in lower case",
+    Digest: "sha256: and 64 hex digits in lower case",
+    Capability: 'a compute capability, such as "12.1"',
+    PlatformName: "OS/ARCH, such as linux/arm64",
+    Variable: "a variable's name: letters, digits and _",
+}
+_BY_PATTERN = {kind.__metadata__[0].pattern: words for kind, words in _IN_WORDS.items()}
+_BY_TYPE = {
+    "missing": "key is missing",
+    "tuple_type": "a list: [ONE, TWO]",
+    "dict_type": "keys with values: KEY: VALUE",
+    "model_type": "keys with values: KEY: VALUE",
+    "string_type": "a text",
+}
 
 
 class _Model(BaseModel):
@@ -258,14 +280,21 @@ def _spec_error(path: Path, node: yaml.Node, error: ValidationError) -> InvalidI
     return InvalidInput(
         what or "value in spec is not valid",
         where=f"{_at(path, node, location)}: {key}",
-        expected=None if what else first["msg"].removeprefix("Value error, "),
+        expected=None if what else _in_words(first),
         found=None if what else without_credentials(repr(found)[:200]),
         hint=hint,
         details="\n".join(
-            dict.fromkeys(f"{'.'.join(map(str, _key_of(e['loc'])))}: {e['msg']}" for e in problems[1:])
+            dict.fromkeys(f"{'.'.join(map(str, _key_of(e['loc'])))}: {_in_words(e)}" for e in problems[1:])
         )
         or None,
     )
+
+
+def _in_words(problem: Mapping[str, Any]) -> str:
+    """What a value should have been, for people who know neither patterns nor Python."""
+    pattern = problem.get("ctx", {}).get("pattern")
+    words = _BY_PATTERN.get(pattern) or _BY_TYPE.get(problem["type"])
+    return words or str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _key_of(location: Sequence[int | str]) -> tuple[int | str, ...]:

@@ -94,6 +94,25 @@ def test_a_value_that_could_mean_something_else_is_refused(tmp_path: Path, old: 
     assert "demo.yaml, line" in str(_refused(tmp_path, GOOD.replace(old, new)).where)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('["12.1"]', "12.1", "a list: [ONE, TWO]"),
+        ('"12.1"', '"sm_121"', 'a compute capability, such as "12.1"'),
+        ("94602c9c", "94602c", "40 hex digits in lower case"),
+        ("name: demo", "name: Demo", "lower-case letters and digits, with . _ - between them"),
+        ("  release: v0.5.20", "  release: v0.5 20", "a release, such as v0.5.20"),
+        (
+            "base:\n  image: docker.io/lmsysorg/sglang",
+            "base: lmsysorg/sglang",
+            "keys with values: KEY: VALUE",
+        ),
+    ],
+)
+def test_what_a_value_should_be_is_said_in_words(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert _refused(tmp_path, GOOD.replace(old, new)).expected == words
+
+
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     error = _refused(tmp_path, GOOD + "name: other\n")
     assert (error.what, error.found) == ("key stands twice", "name")
