@@ -82,6 +82,8 @@ def command(
     work = worktree or cache / "rebase" / name
     if give_up:
         abort(work)
+        if not as_json:
+            click.echo(f"given up: {work} is removed, nothing else was changed")
         return
     progress = Progress()
     try:

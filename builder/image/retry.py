@@ -90,7 +90,8 @@ class Attempts:
         self._failures += 1
         allowed = min(self._policy.attempts, failure.attempts or self._policy.attempts)
         if self._failures >= allowed:
-            raise self._ended(failure, f"tried {self._failures} times; run the same command again later")
+            ask = "" if failure.attempts is None else "is the name right, and the network there? "
+            raise self._ended(failure, f"tried {self._failures} times; {ask}run the same command again later")
         asked = failure.retry_after
         if asked is not None and asked > self._policy.longest_wait:
             raise self._ended(
