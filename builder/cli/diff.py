@@ -270,6 +270,17 @@ def _print_report(report: Report) -> None:
         for judgement in against:
             for line in judgement.verdict.contradictions:
                 click.echo(printable(f"  {judgement.patch}: {line}"))
+    _print_next(subject, report.targets[-1].name)
+
+
+def _print_next(subject: Subject, target: str) -> None:
+    """The command that carries the series to the release that was asked about, where it is a newer one."""
+    from builder.releases import release_order
+
+    order = release_order(target)
+    if order[0] and order > release_order(subject.release):
+        name = subject.name
+        click.echo(f"\nto carry it there: overlay rebase {name} --onto {target} --as {name}-{target}")
 
 
 def _print_one(report: Report) -> None:
