@@ -192,7 +192,19 @@ def read_spec(path: Path) -> Spec:
             where=_at(path, node, ("upstream",)),
             expected="upstream.commit (40 hex digits), upstream.wheel, or both",
         )
+    wheel, release = spec.upstream.wheel, spec.upstream.release
+    if wheel is not None and re.fullmatch(r"v\d+(\.\d+)+", release) and _version(wheel) != release[1:]:
+        raise InvalidInput(
+            "spec's wheel is of another release",
+            where=_at(path, node, ("upstream", "wheel")),
+            expected=f"sglang=={release[1:]}",
+            found=wheel.requirement,
+        )
     return spec
+
+
+def _version(wheel: Wheel) -> str:
+    return wheel.requirement.partition("==")[2]
 
 
 def json_schema() -> dict[str, Any]:

@@ -36,7 +36,9 @@ def command() -> None:
 @click.option(
     "--family", type=click.Choice(["oci", "docker"]), default="oci", show_default=True, help="Media types."
 )
-@click.option("--sha256", metavar="HEX", help="The wheel's SHA-256 (default: the one that a spec pins).")
+@click.option(
+    "--sha256", metavar="HEX", help="The wheel's SHA-256 (default: as a spec or the known releases pin it)."
+)
 @click.option(
     "--wheel",
     "wheel_file",
@@ -94,14 +96,14 @@ def wheel(
 
 
 def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, progress: Progress) -> Path:
-    """The wheel's file, as given or downloaded; held to the SHA-256 that is given or that a spec pins."""
+    """The wheel's file, as given or downloaded; held to the SHA-256 that is given or pinned."""
     from builder.wheel import check_wheel, download_wheel
 
     pinned = _pin(requirement, sha256, root)
     if file is None:
         if pinned is None:
             raise UsageError(
-                "no spec pins this wheel",
+                "this wheel is not pinned",
                 where=requirement,
                 expected=f"one of {', '.join(_pinned(root))}",
                 hint="name its SHA-256 with --sha256 (the package index shows it), or its file with --wheel",
@@ -115,13 +117,16 @@ def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, 
 
 
 def _pinned(root: Root) -> dict[str, Wheel]:
-    """The wheels that the specs pin, by requirement."""
-    pins = (read_spec(root.spec_path(name)).upstream.wheel for name in root.names())
+    """The wheels that the table of releases and the specs pin, by requirement."""
+    from builder.releases import known_releases
+
+    pins = [pin.wheel for pin in known_releases(root.path).values()]
+    pins += [read_spec(root.spec_path(name)).upstream.wheel for name in root.names()]
     return {pin.requirement: pin for pin in pins if pin is not None}
 
 
 def _pin(requirement: str, sha256: str | None, root: Root) -> Wheel | None:
-    """The wheel with the SHA-256 that is given, else as one of the specs pins it."""
+    """The wheel with the SHA-256 that is given, else as it is pinned."""
     if sha256 is None:
         return _pinned(root).get(requirement)
     try:

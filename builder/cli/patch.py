@@ -127,7 +127,7 @@ def _pieces(place: str, commits: str | None) -> list[Piece]:
     if path.is_dir():
         return read_quilt(path)
     if not path.is_file():
-        raise UsageError("there is no such file or directory", found=place)
+        raise UsageError("there is no such file or directory", found=place, hint="- reads standard input")
     with path.open("rb") as file:
         return read_pieces(file.read(MAX_DIFF_BYTES + 1), path.name)
 

@@ -127,6 +127,14 @@ def test_a_name_must_be_its_files(tmp_path: Path) -> None:
     assert (error.expected, error.found) == ("demo", "other")
 
 
+def test_the_wheel_of_another_release_is_refused(tmp_path: Path) -> None:
+    pin = "  wheel: {requirement: sglang==0.5.19, sha256: " + "ab" * 32 + "}\nbase:\n"
+    error = _refused(tmp_path, GOOD.replace("base:\n", pin))
+    assert (error.expected, error.found) == ("sglang==0.5.20", "sglang==0.5.19")
+    assert "line 8" in (error.where or "")
+    assert _read(tmp_path, GOOD.replace("base:\n", pin.replace("0.5.19", "0.5.20"))).upstream.wheel
+
+
 def test_a_spec_without_a_pin_is_refused(tmp_path: Path) -> None:
     error = _refused(tmp_path, GOOD.replace("  commit: 94602c9c2b7cbdb8efd5c52802dac6a1c180089e\n", ""))
     assert error.what == "spec pins no source"
