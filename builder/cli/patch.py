@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -303,10 +304,17 @@ def refresh(
         _say_exported(exported, as_json=False, gone=gone)
 
 
+def _who() -> str:
+    """Who git's own configuration says its user is; the set's maintainers where it says nothing."""
+    asked = ["git", "-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False, errors="surrogateescape")
+    return said.stdout.rpartition(">")[0] + ">" if said.returncode == 0 else DEFAULT_AUTHOR
+
+
 @command.command("new", epilog="Example: overlay patch new v0.5.20 better-default")
 @series_argument
 @click.argument("patch")
-@click.option("--author", default=DEFAULT_AUTHOR, show_default=True, help="Who writes it.")
+@click.option("--author", default=_who, show_default="git's user", help="Who writes it: 'Name <address>'.")
 @source_options
 @root_option
 def new(

@@ -238,6 +238,15 @@ def test_new_patch_is_a_skeleton_that_passes_once_it_is_filled_in(shop: Workshop
     assert b"Overlay-Patch" not in shop.path("better").read_bytes()
 
 
+def test_a_new_patch_is_by_whom_git_says_its_user_is(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada Någon")
+    monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
+    assert shop("patch", "new", "demo", "better").code == 0
+    assert git(open_tree(shop), "log", "-1", "--format=%an <%ae>").strip() == "Ada Någon <ada@example.org>"
+    assert shop("patch", "new", "demo", "other", "--author", "B <b@example.org>").code == 0
+    assert git(open_tree(shop), "log", "-1", "--format=%an <%ae>").strip() == "B <b@example.org>"
+
+
 def test_two_commits_of_one_patch_are_refused(shop: Workshop) -> None:
     tree = open_tree(shop)
     git(tree, "commit", "--quiet", "--allow-empty", "-C", "HEAD")
