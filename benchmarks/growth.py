@@ -31,7 +31,8 @@ NOT_RUN = "not run"
 _APPLY = "for patch in /tmp/patches/*; do git apply --exclude='test/*' $patch; done"
 SOURCES = "/sgl-workspace/sglang"
 # Tools that are left out above a size, to stay under ten minutes: they cost what the base's bytes cost.
-MOST = {"buildah": 1_500_000_000, "docker (classic)": 1_500_000_000, "RUN git apply": 1_500_000_000}
+# The classic builder is measured at a gigabyte in the main job already.
+MOST = {"buildah": 1_500_000_000, "docker (classic)": 500_000_000, "RUN git apply": 1_500_000_000}
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MAX_TEMPLATE_BYTES = 256 << 10
 MAX_DOCKERFILE_BYTES = 4 << 20
@@ -46,37 +50,11 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
         InvalidInput: naming the line: a syntax error, a name that is not defined, a value with a line
             break in it, or something the sandbox forbids.
     """
-    from jinja2 import DictLoader, StrictUndefined, TemplateError, TemplateSyntaxError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        # A product, a power or a format with a width could be a string of gigabytes.
-        intercepted_binops = frozenset({"*", "**", "%"})
-
-        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            if isinstance(obj, str) and attr not in _TEXT_METHODS:
-                return False
-            return super().is_safe_attribute(obj, attr, value)
-
-        def call_binop(self, context: object, operator: str, left: object, right: object) -> object:
-            raise ArithmeticError(f"operator {operator} is not available")
+    from jinja2 import TemplateError, TemplateSyntaxError
 
     source = _read(path)
-    environment = Sandbox(
-        loader=DictLoader({}),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-        finalize=_finalize,
-    )
-    environment.globals.clear()
-    environment.filters = {
-        name: environment.filters[name] for name in ("join", "length", "sort", "replace", "first", "last")
-    } | {"json": _json_array, "quoted": quoted}
     try:
-        text = environment.from_string(source).render(values)
+        text = _compiled(source).render(values)
     except TemplateSyntaxError as error:
         raise InvalidInput(
             "template is not valid", where=f"{path}, line {error.lineno}", found=error.message
@@ -93,6 +71,40 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
             "rendered Dockerfile is too large", where=str(path), found=f"{len(text)} characters"
         )
     return text
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> Template:
+    """A template in its sandbox; a run that renders it for many images compiles it once."""
+    from jinja2 import DictLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        # A product, a power or a format with a width could be a string of gigabytes.
+        intercepted_binops = frozenset({"*", "**", "%"})
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            if isinstance(obj, str) and attr not in _TEXT_METHODS:
+                return False
+            return super().is_safe_attribute(obj, attr, value)
+
+        def call_binop(self, context: object, operator: str, left: object, right: object) -> object:
+            raise ArithmeticError(f"operator {operator} is not available")
+
+    environment = Sandbox(
+        loader=DictLoader({}),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        finalize=_finalize,
+    )
+    environment.globals.clear()
+    environment.filters = {
+        name: environment.filters[name] for name in ("join", "length", "sort", "replace", "first", "last")
+    } | {"json": _json_array, "quoted": quoted}
+    return environment.from_string(source)
 
 
 class _LineBreakError(Exception):
