@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from builder.engine.connection import engine_errors, is_missing
-from builder.errors import ImageMismatch
+from builder.errors import Unavailable
 from builder.gitstore import blob_id
 from builder.image.rootfs import Found
 from builder.image.tarwalk import Kind, Limits, Member, walk_tar
@@ -50,9 +50,7 @@ class ContainerFiles:
                 walk_tar(
                     _chunks(chunks), lambda member: self._take(above, member), where=where, limits=_LIMITS
                 )
-        except ImageMismatch:
-            raise
-        except Exception as error:
+        except Unavailable as error:
             if is_missing(error.__cause__):
                 return False
             raise
