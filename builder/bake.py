@@ -17,7 +17,7 @@ from builder.apply import AppliedSeries
 from builder.base import Base, DirectoryFact, Facts
 from builder.dockerfile import Recipe, parse_dockerfile
 from builder.errors import InvalidInput
-from builder.image.append import NewImage, append, timestamp
+from builder.image.append import append, timestamp
 from builder.image.layer import (
     Layer,
     LayerDirectory,
@@ -28,7 +28,7 @@ from builder.image.layer import (
     layer_media_type,
     parent_directories,
 )
-from builder.image.model import canonical_json, sha256_digest
+from builder.image.model import NewImage, canonical_json, sha256_digest
 from builder.manifest import (
     MANIFEST_PATH,
     MANIFEST_SCHEMA,
@@ -179,31 +179,24 @@ def bake(plan: Plan) -> tuple[NewImage, Layer]:
     return image, layer
 
 
-def tag_of(template: str, spec: Spec, patchset: str) -> str:
-    """A tag from ``--tag-template``; ``{release} {name} {version} {patchset}`` are what it may use.
+def tag_values(spec: Spec, patchset: str) -> dict[str, str]:
+    """What a tag template is filled in with (see :func:`builder.deliver.tag_of`).
 
-    Raises:
-        InvalidInput: it uses another name, or what comes out is no tag.
+    Args:
+        spec: the overlay.
+        patchset: digest of its series.
     """
-    from builder.image.reference import is_tag
-
-    values = {
+    return {
         "release": spec.upstream.release,
         "name": spec.name,
         "version": spec.version,
         "patchset": patchset.removeprefix("sha256:")[:12],
     }
-    tag = template
-    for key, value in values.items():
-        tag = tag.replace("{" + key + "}", value)
-    if not is_tag(tag):
-        raise InvalidInput(
-            "tag template gives no tag",
-            where=f"--tag-template {template}",
-            expected="at most 128 letters, digits and . _ -; {" + "} {".join(values) + "} are filled in",
-            found=tag,
-        )
-    return tag
+
+
+def engine_name(spec: Spec) -> str:
+    """What an overlay's images are called in a Docker Engine: as the base's repository, without its owner."""
+    return spec.base.image.rpartition("/")[2].partition(":")[0]
 
 
 def inputs_digest(spec: Spec, patchset: str, base_digest: str, template: Path) -> str:

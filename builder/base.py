@@ -35,7 +35,7 @@ from builder.image.append import (
 )
 from builder.image.index import index_images
 from builder.image.layer import parent_directories
-from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
+from builder.image.model import ByteProgress, Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.source import SourceFile
 from builder.spec import BaseSpec, SourcePath
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from builder.image.rootfs import RootFS
 
 # What reads layers is imported where it is used: a build on a locked base reads none.
-
-ByteProgress = Callable[[str, int], Callable[[int], None]]
 
 
 @dataclass(frozen=True)

@@ -9,37 +9,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.apply import AppliedSeries, apply_series
-from builder.bake import INPUTS_LABEL, Plan, bake, make_plan, tag_of
+from builder.apply import AppliedSeries, PatchReport, apply_series
+from builder.bake import INPUTS_LABEL, Plan, bake, engine_name, make_plan, tag_values
 from builder.base import (
     Base,
-    ByteProgress,
     Facts,
+    base_location,
     check_pre_images,
     lookup_facts,
     resolve_bases,
     wrong_files,
 )
-from builder.drift import SECTION as INPUTS
+from builder.drift import build_inputs, drift_error, find_drift, unversioned_changes
 from builder.errors import InvalidInput
+from builder.finished import Finished, FinishedImage, Report
 from builder.gitstore import GitStore
-from builder.image.append import NewImage, new_index
+from builder.image.append import new_index
 from builder.image.layer import Layer
-from builder.image.model import Descriptor, ImageSink, Platform, RawManifest
+from builder.image.model import ByteProgress, Descriptor, NewImage, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.lock import Lock
 from builder.manifest import MANIFEST_PATH
+from builder.pinning import pinned
 from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
 from builder.series import Series, read_series
-from builder.spec import Spec
+from builder.spec import Spec, read_spec
 from builder.upstream import Upstream, resolve_upstream
 
 if TYPE_CHECKING:
+    from builder.attest.document import Document
+    from builder.attest.signature import SigningKey
     from builder.image.registry import Network
 
-DEFAULT_TAG = "{release}-{name}-{patchset}"
 Say = Callable[[str], None]
 
 
@@ -94,6 +97,78 @@ class Built:
     @property
     def digest(self) -> str:
         return self.index.digest if self.index else self.images[0].image.manifest.digest
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be built, and of what.
+
+    Args:
+        root: where overlays are.
+        name: of the overlay.
+        base: the base as the command line names it; None for the spec's.
+        platforms: of the base's index.
+        sources: where the pinned source comes from.
+        cache: the user's cache.
+        lock: the overlay's.
+        is_locked: whether an input that is not what the lock says is an error.
+    """
+
+    root: Root
+    name: str
+    base: str | None
+    platforms: Sequence[Platform]
+    sources: Sources
+    cache: Path
+    lock: Lock
+    is_locked: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Everything that decides the images of one overlay, before they are baked.
+
+    Args:
+        patched: its patched source.
+        plans: one for each platform.
+        inputs: what decides them, as the lock keeps it.
+    """
+
+    patched: Patched
+    plans: tuple[Plan, ...]
+    inputs: Mapping[str, Any]
+
+
+def plan_overlay(
+    request: Request, network: Network, *, say: Say, warn: Say, progress: ByteProgress
+) -> Planned:
+    """All steps before the bake.
+
+    Args:
+        request: what is to be built.
+        network: the registries.
+        say: told what takes time.
+        warn: hears what a person should know though the work goes on.
+        progress: makes a byte counter for a layer that is read.
+
+    Raises:
+        NotReproducible: an input is not what the lock says, and it must be.
+        InvalidInput, PatchConflict, ProbeFailed, ImageMismatch, Unavailable: as each step says.
+    """
+    root, lock = request.root, request.lock
+    spec = read_spec(root.spec_path(request.name))
+    location = base_location(pinned(request.base, spec.base, lock), spec.base)
+    bases = choose_bases(spec, location, network, request.platforms)
+    # Before the series is applied: a patch that changed is drift, whether it still applies or not.
+    inputs = build_inputs(spec, series_of(root, spec), root.template, creation_time(spec))
+    if request.is_locked:
+        if drifts := find_drift(lock, inputs, bases):
+            raise drift_error(drifts, request.name)
+    elif changed := unversioned_changes(lock, inputs):
+        warn(f"{', '.join(changed)}: changed since the lock, and the overlay's version is still the same")
+    patched = patch_upstream(root, spec, request.cache, request.sources, say=say)
+    plans = plan_images(patched, bases, lock=lock, cache=request.cache, progress=progress)
+    return Planned(patched, tuple(plans), inputs)
 
 
 def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say: Say) -> Patched:
@@ -243,58 +318,77 @@ def _shared_annotations(plans: Sequence[Plan]) -> dict[str, str]:
     return {key: value for key, value in first.items() if all(labels.get(key) == value for labels in rest)}
 
 
-def store_images(built: Built, sink: ImageSink, *, tag: str | None, progress: ByteProgress) -> None:
-    """Write a build to a registry or layout: blobs, then manifests by digest, the tag last of all.
+def finish(planned: Planned, built: Built, *, documents: bool, key: SigningKey | None) -> Finished:
+    """A build as what is delivered, printed and kept.
 
     Args:
-        built: what was baked.
-        sink: where to; the base's layers are mounted, streamed or left out, as the sink has it.
-        tag: the name for the whole.
-        progress: makes a byte counter for a layer that is streamed.
+        planned: what was planned.
+        built: what was baked of it.
+        documents: whether attestations are made.
+        key: signs them; None leaves them unsigned.
     """
-    for baked in built.images:
-        source = baked.plan.base.source
-        for descriptor in baked.image.layers[:-1]:
-            counter = progress(f"copying layer {descriptor.digest[7:19]}", descriptor.size)
-            sink.copy_blob(source, descriptor, progress=counter)
-        sink.put_blob(baked.layer.descriptor, baked.layer.data)
-        sink.put_blob(baked.image.config_descriptor, baked.image.config)
-    if built.index is None:
-        sink.put_manifest(built.images[0].image.manifest, tag=tag)
-        return
-    for baked in built.images:
-        sink.put_manifest(baked.image.manifest)
-    sink.put_manifest(built.index, tag=tag)
+    patched = planned.patched
+    images = tuple(
+        FinishedImage(
+            baked.plan.base.location.with_digest(baked.plan.base.manifest.digest),
+            baked.image,
+            baked.layer.data,
+            baked.plan.facts.as_json(),
+            image_record(baked),
+            documents_of(baked.plan, baked.image.manifest.digest, patched, key) if documents else (),
+        )
+        for baked in built.images
+    )
+    return Finished(
+        report_of(planned, built),
+        images,
+        built.index,
+        tag_values(patched.spec, patched.applied.series.digest),
+        engine_name(patched.spec),
+        planned.inputs,
+    )
 
 
-def default_tag(template: str, patched: Patched) -> str:
-    """The tag for an image that is pushed without one."""
-    return tag_of(template, patched.spec, patched.applied.series.digest)
+def report_of(planned: Planned, built: Built | None) -> Report:
+    """What is said of a build; of one that a Docker Engine bakes, or none, what was planned."""
+    images = []
+    baked = {image.plan.base.manifest.digest: image for image in built.images} if built else {}
+    for plan in planned.plans:
+        facts: dict[str, Any] = {"platform": str(plan.base.platform), "base": plan.base.manifest.digest}
+        if image := baked.get(plan.base.manifest.digest):
+            layer = image.layer.descriptor
+            facts["digest"] = image.image.manifest.digest
+            facts["layer"] = {"digest": layer.digest, "size": layer.size}
+        facts["dockerfile"] = plan.dockerfile
+        facts["warnings"] = list(plan.facts.warnings)
+        facts["manifest"] = plan.manifest.model_dump(mode="json")
+        images.append(facts)
+    patched = planned.patched
+    rows = [
+        (report.patch.name, report.patch.status.word, patched.probes[report.patch.name], _applied(report))
+        for report in patched.applied.reports
+    ]
+    return Report(patched.spec.name, patched.spec.version, images, rows)
 
 
-def locked(
-    lock: Lock,
-    plans: Sequence[Plan],
-    built: Built | None,
-    references: Sequence[str],
-    inputs: Mapping[str, Any],
-) -> Lock:
-    """The lock with what this build verified and made.
+def documents_of(plan: Plan, digest: str, patched: Patched, key: SigningKey | None) -> tuple[Document, ...]:
+    """The attestations of an image (see :func:`builder.attest.documents.make_documents`)."""
+    from builder.attest.documents import make_documents
 
-    Args:
-        lock: as it was read.
-        plans: one for each platform; their facts are verified.
-        built: what the embedded engine baked; None where a Docker Engine did, whose digests are its own.
-        references: where it went.
-        inputs: what it was built from (see :mod:`builder.drift`).
-    """
-    bases = dict(lock.bases) | {plan.base.manifest.digest: plan.facts.as_json() for plan in plans}
-    images: dict[str, Mapping[str, Any]] = dict(lock.images)
-    for baked in built.images if built else ():
-        record = image_record(baked) | {"references": sorted(references)}
-        images[str(baked.plan.base.platform)] = record
-    sections = dict(lock.sections) | ({} if built is None else {INPUTS: inputs})
-    return Lock(bases, lock.pins, images, sections)
+    patches = {patch.name: patch.data for patch in patched.applied.series.patches}
+    return make_documents(plan.manifest, digest, created=plan.created, patches=patches, key=key)
+
+
+def _applied(report: PatchReport) -> str:
+    """What a patch did, in words."""
+    hunks = sum(len(change.hunks) for change in report.files)
+    text = f"{_count(hunks, 'hunk')} in {_count(len(report.files), 'file')}"
+    text += f", {report.offsets} at an offset" if report.offsets else ""
+    return text + (f", {_count(len(report.dropped), 'file')} dropped by rule" if report.dropped else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def image_record(baked: Baked) -> dict[str, Any]:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.bake import Plan
-from builder.base import ByteProgress
-from builder.build import Built, Patched, default_tag, store_images
-from builder.errors import UsageError
-from builder.image.reference import LayoutReference, Reference
+from builder.errors import InvalidInput, UsageError
+from builder.finished import Finished
+from builder.image.lanes import Check, Task, side_by_side
+from builder.image.model import ByteProgress, Descriptor, ImageSink, ImageSource
+from builder.image.reference import LayoutReference, Reference, is_tag
 
 if TYPE_CHECKING:
-    from builder.attest.documents import Document
+    from builder.attest.document import Document
     from builder.attest.signature import SigningKey
+    from builder.build import Patched
     from builder.engine.bake import EngineImage
     from builder.engine.connection import Engine
+    from builder.image.artifact import Place
     from builder.image.registry import Network
 
+DEFAULT_TAG = "{release}-{name}-{patchset}"
 Say = Callable[[str], None]
 
 
@@ -44,6 +47,13 @@ class Delivery:
     attach: bool
     attest: Path | None
     key: SigningKey | None
+
+    @property
+    def needs_documents(self) -> bool:
+        """Whether attestations are to be made."""
+        return self.attest is not None or (
+            self.attach and any(isinstance(target, Reference) for target in self.targets)
+        )
 
 
 @dataclass(frozen=True)
@@ -82,39 +92,104 @@ def check_engine_delivery(delivery: Delivery) -> None:
 
 
 def deliver(
-    built: Built, delivery: Delivery, patched: Patched, network: Network, *, say: Say, progress: ByteProgress
+    finished: Finished, delivery: Delivery, network: Network, *, say: Say, progress: ByteProgress
 ) -> Delivered:
-    """Bring what the embedded engine baked to where it is to go.
+    """Bring a finished build to where it is to go.
 
     Raises:
         UsageError: an engine is to get an index of several platforms.
         Unavailable: a registry, a disk or the engine failed.
     """
-    from builder.image.layout import Layout, SparseLayout
     from builder.image.location import open_sink
 
-    if delivery.load and len(built.images) != 1:
+    if delivery.load and len(finished.images) != 1:
         raise UsageError("a Docker Engine takes one image: choose with --platform")
-    tag = default_tag(delivery.tag_template, patched)
-    documents = [
-        (baked.image.descriptor, _documents(baked.plan, baked.image.manifest.digest, patched, delivery))
-        for baked in (built.images if delivery.attest or _attaches(delivery) else ())
-    ]
+    tag = tag_of(delivery.tag_template, finished.tag_values)
     references = []
     for target in delivery.targets:
-        sink = open_sink(target, network, layout=Layout if delivery.complete else SparseLayout)
+        sink = open_sink(target, network, complete=delivery.complete)
         say(f"writing to {sink.name}")
-        store_images(built, sink, tag=target.tag or tag, progress=progress)
-        references.append(f"{target.name}:{target.tag or tag}@{built.digest}")
+        store_images(finished, sink, network, tag=target.tag or tag, progress=progress)
+        references.append(f"{target.name}:{target.tag or tag}@{finished.digest}")
         if isinstance(target, Reference) and delivery.attach:
-            from builder.attest.attach import attach_documents
-
             say(f"attaching attestations to {sink.name}")
-            for image, made in documents:
-                attach_documents(network.repository(target), image, made)
-    loaded = _load(built, patched, tag, progress) if delivery.load else None
-    written = _write(delivery.attest, [(str(image.platform), made) for image, made in documents])
-    return Delivered(built.digest, tuple(references), loaded, written)
+            for image in finished.images:
+                _attach(network.repository(target), image.image.descriptor, image.documents)
+    loaded = _load(finished, tag, network, progress) if delivery.load else None
+    made = [(str(image.image.platform.canonical), image.documents) for image in finished.images]
+    return Delivered(finished.digest, tuple(references), loaded, _write(delivery.attest, made))
+
+
+def store_images(
+    finished: Finished, sink: ImageSink, network: Network, *, tag: str | None, progress: ByteProgress
+) -> None:
+    """Write a build to a registry or layout: blobs, then manifests by digest, the tag last of all.
+
+    Args:
+        finished: the build.
+        sink: where to; the bases' layers are mounted, streamed or left out, as the sink has it.
+        network: where the bases' layers are.
+        tag: the name for the whole.
+        progress: makes a byte counter for a layer that is streamed.
+
+    Raises:
+        ImageMismatch, Unavailable: a base or the sink fails.
+    """
+    from builder.image.location import open_source
+
+    tasks: list[Task] = []
+    for image in finished.images:
+        tasks.append(_putting(sink, image.layer_descriptor, image.layer))
+        tasks.append(_putting(sink, image.image.config_descriptor, image.image.config))
+        source = open_source(image.base, network)
+        tasks += [_copying(sink, source, layer, progress) for layer in image.image.layers[:-1]]
+    side_by_side(tasks, sink.lanes)
+    if finished.index is None:
+        sink.put_manifest(finished.images[0].image.manifest, tag=tag)
+        return
+    for image in finished.images:
+        sink.put_manifest(image.image.manifest)
+    sink.put_manifest(finished.index, tag=tag)
+
+
+def _putting(sink: ImageSink, descriptor: Descriptor, data: bytes) -> Task:
+    return lambda check: sink.put_blob(descriptor, data)
+
+
+def _copying(sink: ImageSink, source: ImageSource, layer: Descriptor, progress: ByteProgress) -> Task:
+    def copy(check: Check) -> None:
+        count = progress(f"copying layer {layer.digest[7:19]}", layer.size)
+
+        def stored(size: int) -> None:
+            check()
+            count(size)
+
+        sink.copy_blob(source, layer, progress=stored)
+
+    return copy
+
+
+def tag_of(template: str, values: Mapping[str, str]) -> str:
+    """A tag from ``--tag-template``.
+
+    Args:
+        template: with ``{name}`` for each of ``values``.
+        values: what it may use (see :func:`builder.bake.tag_values`).
+
+    Raises:
+        InvalidInput: it uses another name, or what comes out is no tag.
+    """
+    tag = template
+    for key, value in values.items():
+        tag = tag.replace("{" + key + "}", value)
+    if not is_tag(tag):
+        raise InvalidInput(
+            "tag template gives no tag",
+            where=f"--tag-template {template}",
+            expected="at most 128 letters, digits and . _ -; {" + "} {".join(values) + "} are filled in",
+            found=tag,
+        )
+    return tag
 
 
 def deliver_from_engine(
@@ -132,12 +207,14 @@ def deliver_from_engine(
         UsageError: see :func:`check_engine_delivery`.
         Unavailable: a registry or the engine failed.
     """
+    from builder.bake import engine_name, tag_values
+    from builder.build import documents_of
     from builder.engine.bake import push_image, tag_image
 
     check_engine_delivery(delivery)
     (image,) = images
-    tag = default_tag(delivery.tag_template, patched)
-    name = engine_name(patched)
+    tag = tag_of(delivery.tag_template, tag_values(patched.spec, patched.applied.series.digest))
+    name = engine_name(patched.spec)
     tag_image(engine, image.id, name, tag)
     references, digest = [], image.id
     made: tuple[Document, ...] = ()
@@ -146,45 +223,35 @@ def deliver_from_engine(
         named = target if target.tag else target.with_tag(tag)
         digest = push_image(engine, image, named, say)
         references.append(f"{named.name}:{named.tag}@{digest}")
-        made = _documents(image.plan, digest, patched, delivery)
+        made = documents_of(image.plan, digest, patched, delivery.key)
         if delivery.attach:
-            from builder.attest.attach import attach_documents
-
             repository = network.repository(target)
-            attach_documents(repository, repository.get_manifest(digest).descriptor, made)
+            _attach(repository, repository.get_manifest(digest).descriptor, made)
     written = _write(delivery.attest, [(str(image.plan.base.platform), made)])
     return Delivered(digest, tuple(references), f"{name}:{tag}", written)
 
 
-def engine_name(patched: Patched) -> str:
-    """What an overlay's images are called in a Docker Engine: as the base's repository, without its owner."""
-    return patched.spec.base.image.rpartition("/")[2].partition(":")[0]
+def _attach(place: Place, image: Descriptor, documents: tuple[Document, ...]) -> None:
+    from builder.image.artifact import attach_artifacts
+
+    attach_artifacts(place, image, [document.artifact for document in documents])
 
 
-def _attaches(delivery: Delivery) -> bool:
-    return delivery.attach and any(isinstance(target, Reference) for target in delivery.targets)
-
-
-def _documents(plan: Plan, digest: str, patched: Patched, delivery: Delivery) -> tuple[Document, ...]:
-    from builder.attest.documents import make_documents
-
-    patches = {patch.name: patch.data for patch in patched.applied.series.patches}
-    return make_documents(plan.manifest, digest, created=plan.created, patches=patches, key=delivery.key)
-
-
-def _load(built: Built, patched: Patched, tag: str, progress: ByteProgress) -> str:
+def _load(finished: Finished, tag: str, network: Network, progress: ByteProgress) -> str:
     from builder.engine.connection import connect
     from builder.engine.load import load_image
+    from builder.image.location import open_source
 
-    name = f"{engine_name(patched)}:{tag}"
+    name = f"{finished.engine_name}:{tag}"
+    (image,) = finished.images
     with connect() as engine:
-        load_image(engine, built.images[0], name, progress=progress)
+        load_image(engine, image, open_source(image.base, network), name, progress=progress)
     return name
 
 
 def _write(directory: Path | None, documents: Sequence[tuple[str, tuple[Document, ...]]]) -> tuple[Path, ...]:
     """Into the directory itself for one platform, else into one below it for each."""
-    from builder.attest.documents import write_documents
+    from builder.attest.document import write_documents
 
     if directory is None:
         return ()

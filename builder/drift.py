@@ -15,12 +15,10 @@ from builder import __version__
 from builder.base import Base
 from builder.errors import InvalidInput, NotReproducible
 from builder.image.append import timestamp
-from builder.lock import Lock
+from builder.lock import INPUTS, Lock
 from builder.manifest import MANIFEST_SCHEMA
 from builder.series import Series
 from builder.spec import Spec
-
-SECTION = "inputs"
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,11 @@ def find_drift(lock: Lock, inputs: Mapping[str, Any], bases: Sequence[Base]) -> 
     Raises:
         InvalidInput: the lock records no build.
     """
-    locked = lock.sections.get(SECTION)
+    locked = lock.sections.get(INPUTS)
     if not isinstance(locked, dict) or not lock.images:
         raise InvalidInput(
             "the lock records no build",
-            expected=f"sections {SECTION} and images",
+            expected=f"sections {INPUTS} and images",
             hint="build once without --locked, review the lock, and commit it",
         )
     return [
@@ -90,7 +88,7 @@ def find_drift(lock: Lock, inputs: Mapping[str, Any], bases: Sequence[Base]) -> 
 
 def unversioned_changes(lock: Lock, inputs: Mapping[str, Any]) -> list[str]:
     """Patches that changed, came or went since the lock was written, while the overlay's version did not."""
-    locked = lock.sections.get(SECTION)
+    locked = lock.sections.get(INPUTS)
     if not isinstance(locked, dict) or _version(locked) != _version(inputs):
         return []
     return [drift.where for drift in _patch_drift(locked, inputs) if drift.kind != "version"]

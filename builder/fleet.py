@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from builder.bake import Plan
 from builder.base import Base, Facts
 from builder.build import (
-    Built,
     Patched,
+    Planned,
     Sources,
     bake_images,
     choose_bases,
     creation_time,
-    locked,
+    finish,
     patch_upstream,
     plan_images,
 )
 from builder.deliver import Delivered, Delivery, deliver
 from builder.drift import build_inputs
 from builder.errors import OverlayError
+from builder.finished import Finished, locked
 from builder.image.location import open_source
 from builder.image.model import Platform
 from builder.lock import Lock, read_lock, update_lock
@@ -103,7 +104,7 @@ class Outcome:
         state: ``built``, ``there`` (the registry holds it), ``skipped`` (it cannot be built as it stands) or
             ``failed``.
         platforms: those that it is for.
-        built, delivered: the images and where they went.
+        finished, delivered: the images and where they went.
         reason: why it was skipped.
         error: why it failed.
         warnings: what a person should know of its bases.
@@ -112,7 +113,7 @@ class Outcome:
     name: str
     state: Literal["built", "there", "skipped", "failed"]
     platforms: tuple[Platform, ...] = ()
-    built: Built | None = None
+    finished: Finished | None = None
     delivered: Delivered | None = None
     reason: str = ""
     error: OverlayError | None = None
@@ -179,12 +180,18 @@ def _built(row: Row, workshop: Workshop) -> Outcome:
     """The steps of ``overlay build``, with what is shared made once."""
     spec, root = row.spec, workshop.root
     patched, plans, _ = plan_row(row, workshop)
-    built = bake_images(plans)
-    delivered = deliver(built, workshop.delivery, patched, workshop.network, say=_silent, progress=_quiet)
     inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec))
-    update_lock(root.locks(row.name), lambda now: locked(now, plans, built, delivered.shared, inputs))
-    warnings = tuple(dict.fromkeys(text for plan in plans for text in plan.facts.warnings))
-    return Outcome(row.name, "built", tuple(row.platforms), built, delivered, warnings=warnings)
+    delivery = workshop.delivery
+    finished = finish(
+        Planned(patched, tuple(plans), inputs),
+        bake_images(plans),
+        documents=delivery.needs_documents,
+        key=delivery.key,
+    )
+    delivered = deliver(finished, delivery, workshop.network, say=_silent, progress=_quiet)
+    update_lock(root.locks(row.name), lambda now: locked(now, finished, delivered.shared))
+    warnings = tuple(finished.report.warnings)
+    return Outcome(row.name, "built", tuple(row.platforms), finished, delivered, warnings=warnings)
 
 
 def _silent(text: str) -> None:

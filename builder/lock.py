@@ -18,6 +18,7 @@ from builder.errors import InvalidInput, Unavailable
 from builder.wholefile import write_whole
 
 LOCK_SCHEMA = 1
+INPUTS = "inputs"  # the section that says what a build was made from (see builder.drift)
 MAX_LOCK_BYTES = 8 << 20
 
 

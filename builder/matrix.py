@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.bake import INPUTS_LABEL, inputs_digest, tag_of
+from builder.bake import INPUTS_LABEL, inputs_digest, tag_values
 from builder.base import base_location
+from builder.deliver import tag_of
 from builder.errors import ImageMismatch, InvalidInput, UsageError
 from builder.image.append import base_config
 from builder.image.document import json_object
@@ -110,7 +111,7 @@ def read_row(
     if not inputs:
         wanted = f"not for {', '.join(map(str, platforms))}"
         return Skipped(name, wanted if platforms else "the spec names no platforms (base.platforms)")
-    return Row(spec, series, tag_of(template, spec, series.digest), location, inputs)
+    return Row(spec, series, tag_of(template, tag_values(spec, series.digest)), location, inputs)
 
 
 def _base_digests(

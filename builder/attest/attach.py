@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.attest.documents import ENVELOPE, PREDICATE_TYPE, Document, make_documents
-from builder.attest.signature import PAYLOAD_TYPE, SigningKey, VerifyingKey, open_envelope
+from builder.attest.document import ENVELOPE, PAYLOAD_TYPE, PREDICATE_TYPE, Document
+from builder.attest.documents import make_documents
+from builder.attest.signature import SigningKey, VerifyingKey, open_envelope
 from builder.attest.statement import APPLIED_PATCHES, PROVENANCE, STATEMENT
-from builder.base import Base, ByteProgress
+from builder.base import Base
 from builder.errors import ImageMismatch, UsageError
 from builder.image.artifact import Place, attach_artifacts, list_artifacts, read_artifact
 from builder.image.layout import Layout
-from builder.image.model import Descriptor, ImageSource
+from builder.image.model import ByteProgress, Descriptor, ImageSource
 from builder.image.registry import Repository
 from builder.manifest import Manifest
 from builder.trust.record import creation_time_of, find_manifest, read_record

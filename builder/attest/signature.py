@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.attest.document import PAYLOAD_TYPE
 from builder.errors import ImageMismatch, InvalidInput
 from builder.image.model import canonical_json
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
 MAX_KEY_BYTES = 16 << 10
 _MAKE_KEY = "openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from builder.bakefile import Target, write_bake_file
-from builder.build import DEFAULT_TAG, Sources
+from builder.build import Sources
 from builder.cli.options import root_option
 from builder.cli.output import Progress, json_option, print_json, print_table, warn
-from builder.deliver import Delivery
+from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
 from builder.fleet import Workshop, plan_row
 from builder.image.location import open_source

@@ -61,7 +61,6 @@ def wheel(
 
     Sources are where the real images have them, found through an editable install's .pth file.
     """
-    from builder.image.layout import Layout
     from builder.image.location import open_sink
     from builder.image.registry import Network
     from builder.wheelbase import write_wheel_base
@@ -74,7 +73,7 @@ def wheel(
         path = _wheel(requirement, sha256, wheel_file, find_root(root), progress)
         progress(f"making a base of {path.name}")
         with Network(warn=warn) as network:
-            sink = open_sink(location, network, layout=Layout)
+            sink = open_sink(location, network, complete=True)
             tag = location.tag or requirement.partition("==")[2] or "latest"
             made = write_wheel_base(
                 path, sink, platforms=[Platform.parse(text) for text in platforms], family=family, tag=tag

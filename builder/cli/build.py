@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.apply import PatchReport
-from builder.bake import Plan
-from builder.base import Base, base_location
-from builder.build import (
-    DEFAULT_TAG,
-    Built,
-    Patched,
-    Sources,
-    bake_images,
-    choose_bases,
-    creation_time,
-    locked,
-    patch_upstream,
-    plan_images,
-    series_of,
-)
-from builder.cli.build_all import OneOrAll
 from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
-from builder.deliver import Delivered, Delivery, check_engine_delivery, deliver, deliver_from_engine
-from builder.drift import build_inputs, drift_error, find_drift, unversioned_changes
+from builder.deliver import (
+    DEFAULT_TAG,
+    Delivered,
+    Delivery,
+    check_engine_delivery,
+    deliver,
+    deliver_from_engine,
+)
 from builder.errors import UsageError
+from builder.finished import Finished, Report, locked
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.lock import Lock, check_writable, read_lock, update_lock
-from builder.pinning import pinned
+from builder.recall import Asked, keep, recall, watch
 from builder.root import Root, cache_path, find_root
-from builder.spec import read_spec
 
+# The steps of a build are imported where they are taken: what was built before needs none.
 if TYPE_CHECKING:
+    from builder.bake import Plan
+    from builder.build import Built, Planned
     from builder.image.registry import Network
 
 _EXAMPLES = """\b
@@ -50,6 +43,20 @@ Examples:
   overlay build glm53-flash-gb10 --locked --check
   overlay build --all --push registry.example/sglang
 """
+
+
+class OneOrAll(click.Command):
+    """``overlay build``: with ``--all``, another command, with options of its own."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if "--all" not in args:
+            return super().make_context(info_name, args, parent, **extra)
+        from builder.cli.build_all import command as build_all
+
+        rest = [word for word in args if word != "--all"]
+        return build_all.make_context(f"{info_name} --all", rest, parent, **extra)
 
 
 @click.command("build", cls=OneOrAll, epilog=_EXAMPLES)
@@ -151,58 +158,153 @@ def command(
     if engine == "docker":
         check_engine_delivery(delivery)
     home = find_root(root)
-    cache = cache_path()
-    progress = Progress()
-    built: Built | None = None
-    delivered: Delivered | None = None
+    locks = _locks(home, name, lock_file, is_written=writes and not is_locked)
+    job = Job(
+        home=home,
+        cache=cache_path(),
+        lock=read_lock(locks),
+        name=name,
+        base=base_text,
+        platforms=platforms,
+        sources=(source, upstream_url, wheel),
+        delivery=delivery,
+        engine=engine,
+        network=network,
+        writes=writes,
+        is_locked=is_locked,
+        check=check,
+        progress=Progress(),
+    )
     try:
-        spec = read_spec(home.spec_path(name))
-        locks = _locks(home, name, lock_file, is_written=writes and not is_locked)
-        lock = read_lock(locks)
-        location = base_location(pinned(base_text, spec.base, lock), spec.base)
         with Network(warn=warn) as registries:
-            bases = choose_bases(spec, location, registries, [Platform.parse(text) for text in platforms])
-            # Before the series is applied: a patch that changed is drift, whether it still applies or not.
-            inputs = build_inputs(spec, series_of(home, spec), home.template, creation_time(spec))
-            _check_drift(lock, inputs, bases, name, is_locked)
-            sources = Sources(source, upstream_url, wheel)
-            patched = patch_upstream(home, spec, cache, sources, say=progress)
-            plans = plan_images(patched, bases, lock=lock, cache=cache, progress=progress.transfer)
-
-            def build_again() -> Built:
-                """The whole of it once more, from the files on, and believing nothing of the lock's facts."""
-                once_more = patch_upstream(
-                    home, read_spec(home.spec_path(name)), cache, sources, say=progress
-                )
-                plans = plan_images(once_more, bases, lock=Lock(), cache=cache, progress=progress.transfer)
-                return bake_images(plans)
-
-            if engine == "oci":
-                built = bake_images(plans)
-                if check or is_locked:
-                    _check_same(built, lock, build_again if check else None)
-                if writes:
-                    delivered = deliver(
-                        built, delivery, patched, registries, say=progress, progress=progress.transfer
-                    )
-            elif writes:
-                delivered = _build_in_engine(plans, network, delivery, patched, registries, progress)
-        if delivered is not None and not is_locked:
-            shared = delivered.shared
-            update_lock(locks, lambda now: locked(now, plans, built, shared, inputs))
+            outcome = _recalled(job, registries) or _built(job, registries)
+        if outcome.delivered and not is_locked:
+            update_lock(locks, outcome.locked)
     finally:
-        progress.close()
-    for plan in plans:
-        for text in plan.facts.warnings:
-            warn(text)
-    written = locks[0] if delivered is not None and not is_locked else None
+        job.progress.close()
+    for text in outcome.report.warnings:
+        warn(text)
+    written = locks[0] if outcome.delivered and not is_locked else None
     if as_json:
-        print_json(_facts(patched, plans, built, delivered, written))
+        print_json(_facts(outcome, written))
         return
     if dry_run:
-        _print_dry_run(plans)
-    _print_patches(patched)
-    _print_result(plans, built, delivered, written)
+        _print_dry_run(outcome.plans)
+    _print_patches(outcome.report)
+    _print_result(outcome, written)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the command line asks for.
+
+    Args:
+        home, cache, lock: where overlays are, the user's cache, and the overlay's lock.
+        name, base, platforms: of what, and on what.
+        sources: kind, address and file of the pinned source (see :class:`builder.build.Sources`).
+        delivery: where it goes.
+        engine, network: what bakes it, and what RUN sees of the network.
+        writes: whether anything is written.
+        is_locked, check: whether drift is an error, and whether it is built twice.
+        progress: says what takes time.
+    """
+
+    home: Root
+    cache: Path
+    lock: Lock
+    name: str
+    base: str | None
+    platforms: tuple[str, ...]
+    sources: tuple[str, str | None, Path | None]
+    delivery: Delivery
+    engine: str
+    network: str
+    writes: bool
+    is_locked: bool
+    check: bool
+    progress: Progress
+
+    @property
+    def asked(self) -> Asked | None:
+        """What it is kept under; None where more is asked for than the image of these inputs."""
+        is_plain = self.sources == ("auto", None, None) and self.delivery.key is None
+        if not (is_plain and self.writes and self.engine == "oci") or self.is_locked or self.check:
+            return None
+        return Asked(self.home, self.name, self.base, self.platforms)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of it.
+
+    Args:
+        report: what is said of it.
+        finished: what the embedded engine baked.
+        delivered: where it went.
+        plans: what it was planned by; none where it was built before.
+    """
+
+    report: Report
+    finished: Finished | None
+    delivered: Delivered | None
+    plans: Sequence[Plan] = ()
+
+    @property
+    def digest(self) -> str | None:
+        made = self.finished or self.delivered
+        return made.digest if made else None
+
+    def locked(self, now: Lock) -> Lock:
+        """The lock with what was verified and made; a Docker Engine's digests are its own, and left out."""
+        if self.finished:
+            return locked(now, self.finished, self.delivered.shared if self.delivered else ())
+        verified = {plan.base.manifest.digest: plan.facts.as_json() for plan in self.plans}
+        return replace(now, bases={**now.bases, **verified})
+
+
+def _recalled(job: Job, registries: Network) -> Outcome | None:
+    """Deliver what was built of the same inputs before."""
+    if job.asked is None:
+        return None
+    finished = recall(job.asked, job.cache, job.lock, documents=job.delivery.needs_documents)
+    return None if finished is None else _delivered(finished, job, registries)
+
+
+def _built(job: Job, registries: Network) -> Outcome:
+    """Every step, from the spec on."""
+    from builder.build import Request, Sources, bake_images, finish, plan_overlay, report_of
+
+    platforms = [Platform.parse(text) for text in job.platforms]
+    request = Request(
+        job.home, job.name, job.base, platforms, Sources(*job.sources), job.cache, job.lock, job.is_locked
+    )
+
+    def plan(request: Request) -> Planned:
+        return plan_overlay(request, registries, say=job.progress, warn=warn, progress=job.progress.transfer)
+
+    def build_again() -> Built:
+        """The whole of it once more, from the files on, and believing nothing of the lock's facts."""
+        return bake_images(plan(replace(request, lock=Lock(pins=job.lock.pins), is_locked=False)).plans)
+
+    watched = watch(job.asked) if job.asked else None
+    planned = plan(request)
+    if job.engine == "docker":
+        delivered = _build_in_engine(planned, job, registries) if job.writes else None
+        return Outcome(report_of(planned, None), None, delivered, planned.plans)
+    built = bake_images(planned.plans)
+    if job.check or job.is_locked:
+        _check_same(built, job.lock, build_again if job.check else None)
+    finished = finish(planned, built, documents=job.delivery.needs_documents, key=job.delivery.key)
+    if not job.writes:
+        return Outcome(finished.report, finished, None, planned.plans)
+    if watched:
+        keep(watched, job.cache, job.lock, finished)
+    return _delivered(finished, job, registries)
+
+
+def _delivered(finished: Finished, job: Job, registries: Network) -> Outcome:
+    done = deliver(finished, job.delivery, registries, say=job.progress, progress=job.progress.transfer)
+    return Outcome(finished.report, finished, done)
 
 
 def _locks(home: Root, name: str, named: Path | None, *, is_written: bool) -> list[Path]:
@@ -255,15 +357,6 @@ def _read_key(path: Path | None) -> Any:
     return read_signing_key(path)
 
 
-def _check_drift(lock: Lock, inputs: dict[str, Any], bases: list[Base], name: str, is_locked: bool) -> None:
-    """With ``--locked`` every drift is an error; without, a patch that changed under its version is told."""
-    if is_locked:
-        if drifts := find_drift(lock, inputs, bases):
-            raise drift_error(drifts, name)
-    elif changed := unversioned_changes(lock, inputs):
-        warn(f"{', '.join(changed)}: changed since the lock, and the overlay's version is still the same")
-
-
 def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> None:
     """Compare with a second build, where one is asked for, and with what the lock records."""
     from builder.reproduce import compare_builds, compare_with_lock, reproduction_error
@@ -274,52 +367,34 @@ def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> 
         raise reproduction_error(differences, "the build is not the one that the lock records")
 
 
-def _build_in_engine(
-    plans: list[Plan],
-    network: str,
-    delivery: Delivery,
-    patched: Patched,
-    registries: Network,
-    progress: Progress,
-) -> Delivered:
+def _build_in_engine(planned: Planned, job: Job, registries: Network) -> Delivered:
     from builder.engine.bake import bake_in_engine
     from builder.engine.connection import connect
 
-    if len(plans) != 1:
+    if len(planned.plans) != 1:
         raise UsageError("a Docker Engine bakes one platform at a time", hint="choose one with --platform")
     with connect() as engine:
-        images = [bake_in_engine(engine, plan, network, progress) for plan in plans]
-        return deliver_from_engine(engine, images, delivery, patched, registries, say=progress)
+        images = [bake_in_engine(engine, plan, job.network, job.progress) for plan in planned.plans]
+        return deliver_from_engine(
+            engine, images, job.delivery, planned.patched, registries, say=job.progress
+        )
 
 
-def _facts(
-    patched: Patched, plans: list[Plan], built: Built | None, delivered: Delivered | None, lock: Path | None
-) -> dict[str, Any]:
-    baked = {str(image.plan.base.platform): image for image in built.images} if built else {}
-    images = []
-    for plan in plans:
-        facts: dict[str, Any] = {"platform": str(plan.base.platform), "base": plan.base.manifest.digest}
-        if image := baked.get(str(plan.base.platform)):
-            layer = image.layer.descriptor
-            facts["digest"] = image.image.manifest.digest
-            facts["layer"] = {"digest": layer.digest, "size": layer.size}
-        facts["dockerfile"] = plan.dockerfile
-        facts["warnings"] = list(plan.facts.warnings)
-        facts["manifest"] = plan.manifest.model_dump(mode="json")
-        images.append(facts)
+def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
+    report, delivered = outcome.report, outcome.delivered
     return {
-        "name": patched.spec.name,
-        "version": patched.spec.version,
-        "digest": built.digest if built else delivered.digest if delivered else None,
+        "name": report.name,
+        "version": report.version,
+        "digest": outcome.digest,
         "references": list(delivered.references) if delivered else [],
         "loaded": delivered.loaded if delivered else None,
         "attestations": [str(path) for path in delivered.documents] if delivered else [],
         "lock": None if lock is None else str(lock),
-        "images": images,
+        "images": report.images,
     }
 
 
-def _print_dry_run(plans: list[Plan]) -> None:
+def _print_dry_run(plans: Sequence[Plan]) -> None:
     for plan in plans:
         click.echo(paint(f"# Dockerfile for {plan.base.platform}", "dim"))
         click.echo(plan.dockerfile)
@@ -331,39 +406,24 @@ def _print_dry_run(plans: list[Plan]) -> None:
         click.echo()
 
 
-def _print_patches(patched: Patched) -> None:
-    rows = []
-    for report in patched.applied.reports:
-        probe = patched.probes[report.patch.name].replace("->", " → ")
-        rows.append((report.patch.name, report.patch.status.word, probe, _applied(report)))
+def _print_patches(report: Report) -> None:
+    rows = [
+        (name, status, probe.replace("->", " → "), applied) for name, status, probe, applied in report.patches
+    ]
     print_table(("PATCH", "STATUS", "PROBE", "APPLIED"), rows)
 
 
-def _applied(report: PatchReport) -> str:
-    """What a patch did, in words."""
-    hunks = sum(len(change.hunks) for change in report.files)
-    text = f"{_count(hunks, 'hunk')} in {_count(len(report.files), 'file')}"
-    text += f", {report.offsets} at an offset" if report.offsets else ""
-    return text + (f", {_count(len(report.dropped), 'file')} dropped by rule" if report.dropped else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _print_result(
-    plans: list[Plan], built: Built | None, delivered: Delivered | None, lock: Path | None
-) -> None:
+def _print_result(outcome: Outcome, lock: Path | None) -> None:
     click.echo()
-    for plan in plans:
-        click.echo(f"base      {plan.base.name}@{plan.base.manifest.digest} ({plan.base.platform})")
-    for baked in built.images if built else ():
-        click.echo(f"layer     {baked.layer.descriptor.digest}, {baked.layer.descriptor.size:,} bytes")
-        if built and built.index:
-            click.echo(f"image     {baked.image.manifest.digest} ({baked.plan.base.platform})")
-    if built or delivered:
-        digest = built.digest if built else delivered.digest if delivered else ""
-        click.echo(f"digest    {paint(digest, 'bold')}")
+    finished, delivered = outcome.finished, outcome.delivered
+    for image in outcome.report.images:
+        click.echo(f"base      {image['manifest']['base']['ref']}@{image['base']} ({image['platform']})")
+    for image in outcome.report.images if finished else ():
+        click.echo(f"layer     {image['layer']['digest']}, {image['layer']['size']:,} bytes")
+        if finished and finished.index:
+            click.echo(f"image     {image['digest']} ({image['platform']})")
+    if outcome.digest:
+        click.echo(f"digest    {paint(outcome.digest, 'bold')}")
     if delivered:
         for label, values in (("written", delivered.references), ("attested", delivered.documents)):
             for value in values:

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from builder.build import DEFAULT_TAG, Sources
+from builder.build import Sources
 from builder.cli.options import root_option
 from builder.cli.output import Progress, json_option, print_error, print_json, print_table, warn
-from builder.deliver import Delivery
+from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
 from builder.fleet import Outcome, Workshop, build_many
 from builder.image.model import Platform
@@ -25,18 +25,6 @@ Examples:
   overlay build --all --push registry.example/sglang -j 4 --json
   overlay build --all glm53-flash-gb10 dsv4-flash-gb10 --platform linux/arm64 --push registry.example/sglang
 """
-
-
-class OneOrAll(click.Command):
-    """``overlay build``: with ``--all``, the command of this module; it has options of its own."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if "--all" not in args:
-            return super().make_context(info_name, args, parent, **extra)
-        rest = [word for word in args if word != "--all"]
-        return command.make_context(f"{info_name} --all", rest, parent, **extra)
 
 
 @click.command("build --all", epilog=_EXAMPLES)
@@ -147,12 +135,10 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "state": outcome.state,
         "platforms": [str(platform) for platform in outcome.platforms],
     }
-    if outcome.built and outcome.delivered:
-        value["digest"] = outcome.built.digest
+    if outcome.finished and outcome.delivered:
+        value["digest"] = outcome.finished.digest
         value["references"] = list(outcome.delivered.references)
-        value["images"] = {
-            str(image.plan.base.platform): image.image.manifest.digest for image in outcome.built.images
-        }
+        value["images"] = {image["platform"]: image["digest"] for image in outcome.finished.report.images}
     if outcome.reason:
         value["reason"] = outcome.reason
     if outcome.error:
@@ -174,4 +160,4 @@ def _print(outcomes: Sequence[Outcome]) -> None:
 def _said(outcome: Outcome) -> str:
     if outcome.error:
         return outcome.error.what
-    return outcome.built.digest if outcome.built else outcome.reason
+    return outcome.finished.digest if outcome.finished else outcome.reason

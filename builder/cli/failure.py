@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import signal
-import traceback
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -137,7 +136,9 @@ def _of_system(error: OSError) -> Unavailable:
 
 def _place(error: BaseException) -> str:
     """The innermost line of overlay's own that the error came through."""
-    frames = traceback.extract_tb(error.__traceback__)
+    from traceback import extract_tb
+
+    frames = extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(_PACKAGE)]
     if not frames:
         return "overlay"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from builder.build import DEFAULT_TAG
 from builder.cli.options import root_option
 from builder.cli.output import json_option, print_table, warn
+from builder.deliver import DEFAULT_TAG
 from builder.errors import UsageError
 from builder.image.location import open_source
 from builder.image.model import Platform

@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from builder.base import ByteProgress
 from builder.engine.connection import Engine, engine_errors
 from builder.errors import ImageMismatch, Unavailable
 from builder.image.append import diff_ids
 from builder.image.layer import tar_end, tar_header, tar_padding
 
 if TYPE_CHECKING:
-    from builder.build import Baked
+    from builder.finished import FinishedImage
+    from builder.image.model import ByteProgress, ImageSource
 
 
-def load_image(engine: Engine, baked: Baked, name: str, *, progress: ByteProgress) -> str:
+def load_image(
+    engine: Engine, finished: FinishedImage, source: ImageSource, name: str, *, progress: ByteProgress
+) -> str:
     """Load an image; the engine's id of it.
 
     Layers that the engine has already, below one of its images, are not sent: of a base that it has
@@ -24,7 +26,8 @@ def load_image(engine: Engine, baked: Baked, name: str, *, progress: ByteProgres
 
     Args:
         engine: where to.
-        baked: the image.
+        finished: the image.
+        source: where its base's layers are.
         name: ``repository:tag`` for it in the engine.
         progress: makes a byte counter for a layer that is sent.
 
@@ -32,9 +35,9 @@ def load_image(engine: Engine, baked: Baked, name: str, *, progress: ByteProgres
         ImageMismatch: what the engine has afterwards is not the image.
         Unavailable: the engine failed, or a layer cannot be read.
     """
-    ids = diff_ids(baked.image.config)
+    ids = diff_ids(finished.image.config)
     skip = 0 if engine.stores_blobs else _shared(engine, ids)
-    stream = _archive(baked, name, skip, progress)
+    stream = _archive(finished, source, name, skip, progress)
     with engine_errors("loading the image", name):
         for event in engine.api.load_image(stream):
             if "error" in event:
@@ -68,34 +71,42 @@ def _shared(engine: Engine, ids: tuple[str, ...]) -> int:
     return min(most, len(ids) - 1)
 
 
-def _archive(baked: Baked, name: str, skip: int, progress: ByteProgress) -> Iterator[bytes]:
+def _archive(
+    finished: FinishedImage, source: ImageSource, name: str, skip: int, progress: ByteProgress
+) -> Iterator[bytes]:
     """The tar: config, layers from ``skip`` on, and ``manifest.json``."""
-    image = baked.image
+    image = finished.image
     config = image.config_descriptor.digest.removeprefix("sha256:") + ".json"
     names = [f"{layer.digest.removeprefix('sha256:')}.tar" for layer in image.layers]
     listing = json.dumps([{"Config": config, "RepoTags": [name], "Layers": names}]).encode()
     written = 0
-    for chunk in _entries(baked, config, names, listing, skip, progress):
+    for chunk in _entries(finished, source, config, names, listing, skip, progress):
         written += len(chunk)
         yield chunk
     yield tar_end(written)
 
 
 def _entries(
-    baked: Baked, config: str, names: list[str], listing: bytes, skip: int, progress: ByteProgress
+    finished: FinishedImage,
+    source: ImageSource,
+    config: str,
+    names: list[str],
+    listing: bytes,
+    skip: int,
+    progress: ByteProgress,
 ) -> Iterator[bytes]:
     yield from _entry("manifest.json", len(listing), [listing])
-    yield from _entry(config, len(baked.image.config), [baked.image.config])
+    yield from _entry(config, len(finished.image.config), [finished.image.config])
     sent: set[str] = set()
-    for layer, name in list(zip(baked.image.layers, names, strict=True))[skip:]:
+    for layer, name in list(zip(finished.image.layers, names, strict=True))[skip:]:
         if name in sent:
             continue
         sent.add(name)
-        if layer.digest == baked.layer.descriptor.digest:
-            yield from _entry(name, layer.size, [baked.layer.data])
+        if layer.digest == finished.layer_descriptor.digest:
+            yield from _entry(name, layer.size, [finished.layer])
             continue
         count = progress(f"loading layer {layer.digest[7:19]}", layer.size)
-        with baked.plan.base.source.open_blob(layer) as chunks:
+        with source.open_blob(layer) as chunks:
             for chunk in _entry(name, layer.size, chunks):
                 count(len(chunk))
                 yield chunk

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from builder.image.model import (
     OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
+    NewImage,
     Platform,
     RawManifest,
     canonical_json,
@@ -34,24 +34,6 @@ MAX_LAYERS = 127  # lower directories that overlayfs can stack below a container
 DOCKER_LAYERS = 125  # what Docker Engine registers; it refuses the next with "max depth exceeded"
 
 _PLATFORM_PART = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
-
-
-@dataclass(frozen=True)
-class NewImage:
-    """An image to be written: config and manifest as bytes, layers by descriptor, the new one last."""
-
-    manifest: RawManifest
-    config: bytes = field(repr=False)
-    config_descriptor: Descriptor
-    layers: tuple[Descriptor, ...]
-    platform: Platform
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """The manifest as an entry of an index."""
-        return Descriptor(
-            self.manifest.media_type, self.manifest.digest, len(self.manifest.data), self.platform
-        )
 
 
 def append(

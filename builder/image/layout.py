@@ -52,6 +52,8 @@ class Layout:
         path: the directory; written to for the first time, it is made.
     """
 
+    lanes = 1  # a disk writes one thing after the other
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._prepared = False

@@ -20,16 +20,15 @@ def open_source(location: Reference | LayoutReference, network: Network) -> Imag
 
 
 def open_sink(
-    location: Reference | LayoutReference, network: Network, *, layout: type[Layout] = SparseLayout
+    location: Reference | LayoutReference, network: Network, *, complete: bool = False
 ) -> ImageSink:
     """Where the image is written to. Nothing is written yet.
 
     Args:
-        layout: for a layout: :class:`SparseLayout` leaves the base's layers where they are, :class:`Layout`
-            brings them along.
+        complete: whether a layout gets the base's layers too.
     """
     if isinstance(location, LayoutReference):
-        return layout(location.path)
+        return Layout(location.path) if complete else SparseLayout(location.path)
     return network.repository(location)
 
 

@@ -7,7 +7,6 @@ import binascii
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +100,9 @@ def _login(config: Mapping[str, object], key: str, path: Path, warn: Callable[[s
     if not helper:
         return None
     program = f"docker-credential-{helper}"
-    if shutil.which(program) is None:
+    from shutil import which
+
+    if which(program) is None:
         warn(f"{path} names the credential helper {program} for {key}, which is not installed")
         return None
     basic = _ask_oras(config, key, path)

@@ -173,7 +173,26 @@ class RawManifest:
         return Descriptor(self.media_type, self.digest, len(self.data))
 
 
+@dataclass(frozen=True)
+class NewImage:
+    """An image to be written: config and manifest as bytes, layers by descriptor, the new one last."""
+
+    manifest: RawManifest
+    config: bytes = field(repr=False)
+    config_descriptor: Descriptor
+    layers: tuple[Descriptor, ...]
+    platform: Platform
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The manifest as an entry of an index."""
+        return Descriptor(
+            self.manifest.media_type, self.manifest.digest, len(self.manifest.data), self.platform
+        )
+
+
 Progress = Callable[[int], None]
+ByteProgress = Callable[[str, int], Progress]  # a counter for a transfer, from what it is and its bytes
 
 
 class ImageSource(Protocol):
@@ -210,6 +229,11 @@ class ImageSink(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def lanes(self) -> int:
+        """How many blobs may be brought at the same time."""
+        ...
 
     def put_blob(self, descriptor: Descriptor, data: bytes) -> None:
         """Store a blob held in memory, unless it is there already."""

@@ -122,6 +122,8 @@ class Registry:
 class Repository:
     """One repository of a registry: an ``ImageSource`` and an ``ImageSink``. Made by :class:`Registry`."""
 
+    lanes = 4  # blobs at a time: what takes a registry long is to answer, not to be told
+
     def __init__(self, registry: Registry, path: str) -> None:
         self.registry = registry
         self.path = path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.apply import apply_series
-from builder.base import ByteProgress
+from builder.image.model import ByteProgress
 from builder.judging.subject import read_subject
 from builder.manifest import Manifest, read_manifest
 from builder.root import Root

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from builder.base import ByteProgress
 from builder.errors import ImageMismatch
 from builder.gitstore import GitStore, TreeEntry
 from builder.image.location import identifier_of, open_source
+from builder.image.model import ByteProgress
 from builder.image.reference import parse_location
 from builder.image.registry import Network
 from builder.image.rootfs import Files, Found

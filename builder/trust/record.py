@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from builder.bake import LABEL, OCI
-from builder.base import Base, ByteProgress
+from builder.base import Base
 from builder.errors import ImageMismatch
 from builder.image.append import base_layers
 from builder.image.layerindex import read_files
-from builder.image.model import sha256_digest
+from builder.image.model import ByteProgress, sha256_digest
 from builder.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, Manifest, read_manifest
 
 _NEEDED = ("name", "patches", "patchset", "manifest")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from builder.base import Base, ByteProgress, layer_indexes
+from builder.base import Base, layer_indexes
 from builder.errors import ImageMismatch, UsageError
 from builder.image.append import (
     base_config,
@@ -21,7 +21,7 @@ from builder.image.append import (
 from builder.image.document import json_object
 from builder.image.index import index_images
 from builder.image.layerindex import LayerIndex, read_files
-from builder.image.model import OCI_MANIFEST, ImageSource, Platform, RawManifest
+from builder.image.model import OCI_MANIFEST, ByteProgress, ImageSource, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.image.rootfs import Files, Found, RootFS
 from builder.manifest import MANIFEST_PATH

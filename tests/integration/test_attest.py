@@ -296,7 +296,7 @@ def test_verify_with_another_key(attested: Attested, tmp_path: Path) -> None:
 def test_attestations_of_another_image_do_not_count(attested: Attested, skopeo: Callable[..., str]) -> None:
     """Somebody hangs one image's signed statements onto another image."""
     from builder.attest.attach import attach_documents
-    from builder.attest.documents import Document
+    from builder.attest.document import Document
     from builder.image.reference import parse_reference
     from builder.image.registry import Network
 

@@ -287,7 +287,7 @@ def test_locations_open_what_they_name(tmp_path: Path) -> None:
     reference = LayoutReference(tmp_path / "out")
     with Network(warn=pytest.fail) as network:
         assert isinstance(open_sink(reference, network), SparseLayout)
-        assert type(open_sink(reference, network, layout=Layout)) is Layout
+        assert type(open_sink(reference, network, complete=True)) is Layout
         assert type(open_source(reference, network)) is Layout
 
 

@@ -1,0 +1,209 @@
+"""Builds that were made before, kept in the cache under what they were made from.
+
+A build's digest is decided by its inputs alone, so the same inputs need no second build. What is asked for
+names a file of the cache; that file says which build it holds and what the inputs were, each of which is
+compared: the spec, the series' directory, the probes, the template, this program, and what the lock knows of
+the bases. Nothing is trusted that does not have its checksum, and what is not there is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.errors import OverlayError
+from builder.finished import Finished, from_parts, to_parts
+from builder.image.model import canonical_json
+from builder.lock import INPUTS, Lock
+from builder.root import Root
+from builder.wholefile import write_whole
+
+DIRECTORY = "built"
+LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
+_PACKAGE = Path(__file__).parent
+_CHECKSUM = 64  # hex digits of SHA-256
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a build is asked for, beside what is in the files that it reads.
+
+    Args:
+        root: where those files are.
+        name: of the overlay.
+        base: what ``--base`` says.
+        platforms: what ``--platform`` says, in order.
+    """
+
+    root: Root
+    name: str
+    base: str | None
+    platforms: tuple[str, ...]
+
+    def place(self, cache: Path) -> Path:
+        """The file of the cache that a build of this is kept in; layouts are named from the directory."""
+        value = [
+            __version__,
+            str(self.root.path),
+            self.name,
+            self.base,
+            self.platforms,
+            os.environ.get("SOURCE_DATE_EPOCH"),
+            str(Path.cwd()),
+        ]
+        return cache / DIRECTORY / hashlib.sha256(canonical_json(value)).hexdigest()
+
+    def read_files(self, series: str) -> str:
+        """One digest of every file that decides the build, and of this program's own.
+
+        Args:
+            series: the name of the series that the spec takes.
+
+        Raises:
+            OSError: one cannot be read.
+        """
+        root = self.root
+        found = hashlib.sha256()
+        for path in _inputs(root, self.name, series):
+            data = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+            found.update(f"{data} {path.relative_to(root.path)}\0".encode("utf-8", "surrogateescape"))
+        for name, size, changed in _program(_PACKAGE):
+            found.update(f"{name} {size} {changed}\0".encode("utf-8", "surrogateescape"))
+        return found.hexdigest()
+
+
+def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finished | None:
+    """The build that was made of the same inputs before; None where it has to be made.
+
+    Args:
+        asked: what is to be built.
+        cache: the user's cache.
+        lock: the overlay's, which has to record the same build: what changed since is for a build to tell.
+        documents: whether the attestations are needed too.
+    """
+    place = asked.place(cache)
+    try:
+        if place.stat().st_size > LARGEST:
+            return None
+        head, blobs = _unpack(place.read_bytes())
+        if head["files"] != asked.read_files(head["series"]) or head["pins"] != lock.pins:
+            return None
+        finished = from_parts(head["build"], blobs)
+        if not _recorded(finished, lock) or (documents and not all(i.documents for i in finished.images)):
+            return None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, OverlayError):
+        # Another version's, half of one, or damaged: it is worth no message, since it can be made again.
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
+        return None
+    return finished
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The files that a build is made from, as they were before it read them.
+
+    Args:
+        asked: what is built.
+        series: the name of the series that its spec takes.
+        files: one digest of them all.
+    """
+
+    asked: Asked
+    series: str
+    files: str
+
+
+def watch(asked: Asked) -> Watch | None:
+    """Look at the files of a build before it reads them; None where one is missing, which the build tells."""
+    from builder.spec import read_spec
+
+    try:
+        series = read_spec(asked.root.spec_path(asked.name)).patches.series
+        return Watch(asked, series, asked.read_files(series))
+    except (OSError, OverlayError):
+        return None
+
+
+def keep(watched: Watch, cache: Path, lock: Lock, finished: Finished) -> None:
+    """Keep a build, unless a file that it was made from changed meanwhile.
+
+    Args:
+        watched: its files, as they were before it.
+        cache: the user's cache.
+        lock: the overlay's, as it was read.
+        finished: what came out.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    if watched.asked.read_files(watched.series) != watched.files:
+        return
+    build, blobs = to_parts(finished)
+    head = {"files": watched.files, "series": watched.series, "pins": lock.pins, "build": build}
+    data = _pack(head, blobs)
+    if len(data) <= LARGEST:
+        write_whole(watched.asked.place(cache), data)
+
+
+def _recorded(finished: Finished, lock: Lock) -> bool:
+    """Whether the lock says of inputs, bases and images what this build would write."""
+    return lock.sections.get(INPUTS) == finished.inputs and all(
+        lock.bases.get(str(image.base.digest)) == image.facts
+        and _without_references(lock.images.get(str(image.image.platform.canonical), {})) == image.record
+        for image in finished.images
+    )
+
+
+def _without_references(record: Any) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "references"}
+
+
+def _inputs(root: Root, name: str, series: str) -> Iterator[Path]:
+    yield root.overlays / f"{name}.yaml"
+    yield root.template
+    yield from sorted((root.patches / series).iterdir())
+    if root.probes.is_dir():
+        yield from sorted(root.probes.iterdir())
+
+
+def _program(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of every source file of this program: in a checkout it changes between versions."""
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _program(Path(entry.path))
+            elif entry.name.endswith(".py"):
+                facts = entry.stat()
+                yield entry.path, facts.st_size, facts.st_mtime_ns
+
+
+def _pack(head: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
+    """A checksum of the rest, a line of JSON with the sizes of what follows it, and that."""
+    blobs = list(blobs)
+    line = canonical_json(head | {"sizes": [len(blob) for blob in blobs]})
+    rest = b"".join([b"\n", line, b"\n", *blobs])
+    return hashlib.sha256(rest).hexdigest().encode() + rest
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """What :func:`_pack` was given; a ``ValueError`` if this is anything else."""
+    if hashlib.sha256(memoryview(data)[_CHECKSUM:]).hexdigest().encode() != data[:_CHECKSUM]:
+        raise ValueError("the checksum is wrong")
+    start = data.index(b"\n", _CHECKSUM + 1) + 1
+    head: dict[str, Any] = json.loads(data[_CHECKSUM + 1 : start])
+    blobs = []
+    for size in head["sizes"]:
+        blobs.append(data[start : start + size])
+        start += size
+    return head, blobs
