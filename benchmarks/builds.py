@@ -1,10 +1,15 @@
 """The main job against ``docker build`` and ``docker push``: same base, registry and files, in one run.
 
-Three situations, by what is known of the base before:
+By what is known of the base before:
 
-- *locked*: the spec's lock has seen it; the engine never pulled it.
-- *unlocked*: overlay has seen the sources but not the base; the engine never pulled it.
+- *locked*: the spec's lock has seen it. *never pulled*: the engine has not.
+- *unlocked*: overlay has seen the sources but not the base.
 - *in the engine*: the engine has it; overlay has its lock.
+
+And by what was built before: nothing of these inputs, or, where it says *again*, the same image. Then overlay
+recalls it from its cache, and docker has its cache too. Of what was not built before overlay applies, checks
+and bakes the series, and docker is given ``--no-cache``; it gets the finished files, or, where it says *RUN
+git apply*, applies the series in a container, as people do.
 """
 
 from __future__ import annotations
@@ -13,15 +18,18 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Sample, Series, repeat, together
+from benchmarks.patching import patching_context
 from benchmarks.stage import OVERLAY, Stage
 from benchmarks.traffic import Traffic, traffic
 
-BUILDERS = {"BuildKit": True, "classic": False}
+BUILDERS = ("BuildKit", "classic")
+PATCHING = "BuildKit, RUN git apply"
 
 
 @dataclass(frozen=True)
@@ -83,12 +91,28 @@ def measure_builds(stage: Stage, base: Base, runs: int) -> list[Build]:
         overlay_builds(stage, base, "locked", runs),
         overlay_builds(stage, base, "unlocked", runs),
         overlay_builds(stage, base, "locked", runs, tool="overlay, with attestations"),
+        docker_builds(stage, base, context, "BuildKit", "never pulled", runs),
+        docker_builds(stage, base, context, "classic", "never pulled", 1),
     ]
-    for builder in BUILDERS:
-        builds.append(docker_builds(stage, base, context, builder, "never pulled", runs))
-    for builder in BUILDERS:
-        builds.append(docker_builds(stage, base, context, builder, "in the engine", runs))
-    return builds
+    stage.docker_run("pull", "--quiet", base.reference)
+    builds += [docker_builds(stage, base, context, builder, "in the engine", runs) for builder in BUILDERS]
+    patching = patching_context(stage, base.reference)
+    builds.append(docker_builds(stage, base, patching, PATCHING, "in the engine", runs))
+    # What takes a fifth of a second is measured in turns: a machine is not as fast at every moment.
+    turns: list[list[Build]] = [[], [], []]
+    for number in range(3 * runs):
+        turns[0].append(overlay_builds(stage, base, "in the engine, again", 1, first=number))
+        for turn, builder in zip(turns[1:], BUILDERS, strict=True):
+            turn.append(docker_builds(stage, base, context, builder, "in the engine, again", 1, first=number))
+    return builds + [merged(turn) for turn in turns]
+
+
+def merged(builds: Sequence[Build]) -> Build:
+    """The runs of one way of building as one."""
+    first = builds[0]
+    samples = tuple(sample for build in builds for sample in build.series.samples)
+    series = Series(first.series.name, samples)
+    return Build(first.situation, first.tool, series, worst([build.bytes for build in builds]))
 
 
 def warm_up(stage: Stage, base: Base) -> None:
@@ -105,13 +129,18 @@ def overlay_command(stage: Stage, base: Base, repository: str) -> list[str]:
     return ["build", OVERLAY, "--base", base.reference, "--no-attach", "--push", target]
 
 
-def overlay_builds(stage: Stage, base: Base, situation: str, runs: int, *, tool: str = "overlay") -> Build:
+def overlay_builds(
+    stage: Stage, base: Base, situation: str, runs: int, *, tool: str = "overlay", first: int = 0
+) -> Build:
     counted: list[Bytes] = []
 
     def once(number: int) -> Sample:
-        repository = f"bench/overlay-{situation}-{number}{'' if tool == 'overlay' else '-attested'}"
+        repository = f"bench/overlay-{named(situation)}-{first + number}"
+        repository += "" if tool == "overlay" else "-attested"
         if situation == "unlocked":
             forget_base(stage)
+        if not situation.endswith("again"):
+            forget_builds(stage)
         with traffic(stage.log) as seen:
             command = overlay_command(stage, base, repository)
             if tool != "overlay":
@@ -124,10 +153,24 @@ def overlay_builds(stage: Stage, base: Base, situation: str, runs: int, *, tool:
     return Build(situation, tool, series, worst(counted))
 
 
+def named(situation: str) -> str:
+    """A situation as part of a repository's name."""
+    return situation.replace(",", "").replace(" ", "-")
+
+
 def forget_base(stage: Stage) -> None:
     """Remove the lock and the index of layers; the cache of sources stays."""
     (stage.project / "overlays" / f"{OVERLAY}.lock").unlink(missing_ok=True)
-    for entry in (stage.cache / "layers").rglob("*"):
+    empty(stage.cache / "layers")
+
+
+def forget_builds(stage: Stage) -> None:
+    """Remove the finished builds that overlay keeps."""
+    empty(stage.cache / "built")
+
+
+def empty(directory: Path) -> None:
+    for entry in directory.rglob("*"):
         if entry.is_file():
             entry.unlink()
 
@@ -138,7 +181,7 @@ def forget_base(stage: Stage) -> None:
 def docker_context(stage: Stage, base: Base, repository: str) -> Path:
     """A build context that does what overlay did: its layer's files, and its labels and environment."""
     manifest: Any = stage.manifest(repository, "built")
-    context = stage.directory / "context"
+    context = stage.context
     layer = stage.get(f"{repository}/blobs/{manifest['layers'][-1]['digest']}")
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
         tar.extractall(context / "files", filter="data")
@@ -168,35 +211,49 @@ def config_of(stage: Stage, repository: str, reference: str) -> dict[str, Any]:
     return dict(config.get("config") or {})
 
 
-def docker_builds(stage: Stage, base: Base, context: Path, builder: str, situation: str, runs: int) -> Build:
-    buildkit = BUILDERS[builder]
+def docker_builds(
+    stage: Stage, base: Base, context: Path, builder: str, situation: str, runs: int, *, first: int = 0
+) -> Build:
+    """``docker build`` and ``docker push``.
+
+    Args:
+        builder: ``BuildKit`` or ``classic``, and whatever else is to be said of it.
+        situation: what the engine has; ``again``: its cache too.
+        runs: how many.
+        first: number of the first, for the repository's name.
+    """
+    buildkit = builder.startswith("BuildKit")
     counted: list[Bytes] = []
-    if situation == "in the engine":
-        stage.docker_run("pull", "--quiet", base.reference)
 
     def once(number: int) -> Sample:
-        repository = f"bench/docker-{builder.lower()}-{situation.replace(' ', '-')}-{number}"
+        repository = f"bench/docker-{named(builder.lower())}-{named(situation)}-{first + number}"
         target = f"{stage.registry}/{repository}:built"
         if situation == "never pulled":
             stage.empty_engine()
         with traffic(stage.log) as seen:
-            command = ["build", "--no-cache", "--quiet", "--tag", target, str(context)]
+            fresh = [] if situation.endswith("again") else ["--no-cache"]
+            command = ["build", *fresh, "--quiet", "--network", "none", "--tag", target, str(context)]
             built = stage.docker_run(*command, buildkit=buildkit)
             pushed = stage.docker_run("push", "--quiet", target)
         counted.append(moved(stage, base, repository, seen))
-        same_files(stage, context, repository)
+        same_files(stage, repository, only=".py" if builder == PATCHING else "")
         return together([built, pushed])
 
     series = repeat(f"docker build and push, {builder}, base {situation}", runs, once)
     return Build(situation, f"docker ({builder})", series, worst(counted))
 
 
-def same_files(stage: Stage, context: Path, repository: str) -> None:
-    """The image's last layer that has files must hold what overlay's layer holds."""
+def same_files(stage: Stage, repository: str, *, only: str = "") -> None:
+    """The image's last layer that has files must hold what overlay's layer holds.
+
+    Args:
+        only: how the names end of the files that count: patching in a container writes no manifest.
+    """
     manifest: Any = stage.manifest(repository, "built")
+    files = stage.context / "files"
     expected = {
-        str(path.relative_to(context / "files")): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (context / "files").rglob("*")
+        str(path.relative_to(files)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files.rglob("*" + only)
         if path.is_file()
     }
     for layer in reversed(manifest["layers"]):

@@ -7,29 +7,29 @@ image's own files.
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import shutil
-import subprocess
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.builds import Base, docker_context, forget_base, overlay_command, warm_up
+from benchmarks.builds import (
+    Base,
+    docker_context,
+    forget_base,
+    forget_builds,
+    overlay_command,
+    same_files,
+    warm_up,
+)
 from benchmarks.measure import FailedError, Sample, measure, together
+from benchmarks.patching import patching_context
 from benchmarks.section import Section, at_most
 from benchmarks.stage import Stage
 from tests.integration.bases import heavy_base, wheel_base
-from tests.integration.judge import series_of
 from tests.integration.wheels import release_wheel
 
-OVERLAY_SERIES = "glm53-flash-gb10"
 NOT_RUN = "not run"
-_APPLY = "for patch in /tmp/patches/*; do git apply --exclude='test/*' $patch; done"
-SOURCES = "/sgl-workspace/sglang"
 # Tools that are left out above a size, to stay under ten minutes: they cost what the base's bytes cost.
 # The classic builder is measured at a gigabyte in the main job already.
 MOST = {"buildah": 1_500_000_000, "docker (classic)": 500_000_000, "RUN git apply": 1_500_000_000}
@@ -114,6 +114,7 @@ def _unlocked(ground: Ground) -> Sample:
 
 
 def _overlay(ground: Ground, what: str) -> Sample:
+    forget_builds(ground.stage)
     return ground.stage.overlay(*overlay_command(ground.stage, ground.base, f"bench/{ground.name}-{what}"))
 
 
@@ -154,14 +155,11 @@ def _buildah(ground: Ground) -> Sample:
 
 
 def _in_container(ground: Ground) -> Sample:
-    context = _patching_context(ground)
+    context = patching_context(ground.stage, ground.base.reference)
     target = f"{ground.stage.registry}/bench/{ground.name}-patched:built"
-    try:
-        sample = _built_and_pushed(ground.stage, context, target, buildkit=True)
-        _check_patched(ground, target.partition("/")[2].partition(":")[0])
-        return sample
-    finally:
-        shutil.rmtree(context)
+    sample = _built_and_pushed(ground.stage, context, target, buildkit=True)
+    same_files(ground.stage, target.partition("/")[2].partition(":")[0], only=".py")
+    return sample
 
 
 TOOLS: dict[str, Callable[[Ground], Sample]] = {
@@ -172,49 +170,3 @@ TOOLS: dict[str, Callable[[Ground], Sample]] = {
     "buildah": _buildah,
     "RUN git apply": _in_container,
 }
-
-
-# --- patching in a container --------------------------------------------------------------------------------
-
-
-def _patching_context(ground: Ground) -> Path:
-    """A context with the patches, and with git and a shell: the base has neither."""
-    context = ground.stage.directory / "patching"
-    (context / "patches").mkdir(parents=True)
-    patches = series_of(OVERLAY_SERIES)
-    for number, patch in enumerate(patches):
-        shutil.copy(patch, context / "patches" / f"{number:02}.patch")
-    for program in ("git", "sh"):
-        _copy_program(str(shutil.which(program)), context / "tools")
-    lines = [
-        f"FROM {ground.base.reference}",
-        "COPY tools/ /",
-        "COPY patches/ /tmp/patches/",
-        f"WORKDIR {SOURCES}",
-        f"RUN {json.dumps(['/bin/sh', '-ec', _APPLY])}",
-    ]
-    (context / "Dockerfile").write_text("\n".join(lines) + "\n")
-    return context
-
-
-def _check_patched(ground: Ground, repository: str) -> None:
-    """The layer that RUN made must hold the same patched sources as overlay's."""
-    manifest: Any = ground.stage.manifest(repository, "built")
-    layer = ground.stage.get(f"{repository}/blobs/{manifest['layers'][-1]['digest']}")
-    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
-        found = {entry.name: tar.extractfile(entry).read() for entry in tar if entry.isfile()}  # type: ignore[union-attr]
-    files = ground.context / "files"
-    wanted = {str(path.relative_to(files)): path.read_bytes() for path in files.rglob("*.py")}
-    if found != wanted:
-        raise FailedError(f"RUN git apply made {sorted(found)}, overlay {sorted(wanted)}")
-
-
-def _copy_program(path: str, root: Path) -> None:
-    """A program with its libraries, at their places below ``root``."""
-    name = Path(path).name
-    listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
-    libraries = [word for line in listed.splitlines() for word in line.split() if word.startswith("/")]
-    for source, target in [(path, f"/bin/{name}"), *((library, library) for library in libraries)]:
-        place = root / target.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, place)

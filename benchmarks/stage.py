@@ -47,6 +47,11 @@ class Stage:
     def cache(self) -> Path:
         return self.directory / "cache"
 
+    @property
+    def context(self) -> Path:
+        """What docker builds from: the finished files of overlay's layer."""
+        return self.directory / "context"
+
     def prepare(self) -> None:
         copy_project(self.project)
 

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from builder.errors import Unavailable
@@ -18,6 +19,7 @@ from builder.errors import Unavailable
 # What each entry of the cache's directory is, by how its name begins.
 KINDS = {
     "layers": "indexes of base layers",
+    "built": "finished builds",
     "wheels": "release wheels as git objects",
     "repository-": "clones of upstream repositories",
     "series.git": "patched trees as git objects",
@@ -45,22 +47,23 @@ class Entry:
 
 
 def list_entries(cache: Path) -> list[Entry]:
-    """Everything in the cache, the largest first; each layer's index counts by itself.
+    """Everything in the cache, the largest first; each layer's index and each build counts by itself.
 
     Raises:
         Unavailable: the directory cannot be read.
     """
     try:
-        found = [_entry(path, _kind(path.name)) for path in _parts(cache)]
+        found = [_entry(path, _kind(path.relative_to(cache))) for path in _parts(cache)]
     except OSError as error:
         raise Unavailable("the cache cannot be read", where=str(cache), found=error.strerror) from error
     return sorted(found, key=lambda entry: (-entry.size, entry.path))
 
 
 def damaged(cache: Path) -> list[Path]:
-    """Indexes of layers whose bytes are not what their names say, and unfinished files."""
-    layers = cache / "layers"
+    """Indexes of layers and finished builds whose bytes are not what they should be, and unfinished files."""
+    layers, builds = cache / "layers", cache / "built"
     wrong = [path for path in sorted(layers.glob("*.layer")) if not _is_whole(path)]
+    wrong += [path for path in sorted(builds.glob("*")) if not _is_build(path)]
     return wrong + sorted(layers.glob("*.tmp"))
 
 
@@ -87,16 +90,14 @@ def prune(cache: Path, *, older_than: float) -> list[Entry]:
 
 def _parts(cache: Path) -> Iterator[Path]:
     for path in sorted(cache.iterdir()) if cache.is_dir() else ():
-        if path.name == "layers" and path.is_dir():
+        if path.name in ("layers", "built") and path.is_dir():
             yield from sorted(path.iterdir())
         elif path.suffix != ".lock":
             yield path
 
 
-def _kind(name: str) -> str:
-    if name.endswith((".layer", ".tmp")):
-        return KINDS["layers"]
-    return next((kind for start, kind in KINDS.items() if name.startswith(start)), OTHER)
+def _kind(path: Path) -> str:
+    return next((kind for start, kind in KINDS.items() if path.parts[0].startswith(start)), OTHER)
 
 
 def _entry(path: Path, kind: str) -> Entry:
@@ -109,9 +110,23 @@ def _entry(path: Path, kind: str) -> Entry:
 
 
 def _is_whole(path: Path) -> bool:
-    # Looking after a file is no use of it; only its owner may ask for that, and the cache is the user's own.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_A_USE)) as stream:
+    with _looking(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest() == path.stem.rpartition("-")[2]
+
+
+def _is_build(path: Path) -> bool:
+    """Whether a file begins with the checksum of its rest (see :mod:`builder.recall`)."""
+    if not path.is_file():
+        return False
+    with _looking(path) as stream:
+        checksum = stream.read(64)
+        return hashlib.file_digest(stream, "sha256").hexdigest().encode() == checksum
+
+
+def _looking(path: Path) -> BufferedReader:
+    """A file opened to look after it, which is no use of it."""
+    # Only its owner may ask for that, and the cache is the user's own.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_A_USE))
 
 
 def _remove(path: Path) -> None:

@@ -297,9 +297,13 @@ def _built(job: Job, registries: Network) -> Outcome:
     finished = finish(planned, built, documents=job.delivery.needs_documents, key=job.delivery.key)
     if not job.writes:
         return Outcome(finished.report, finished, None, planned.plans)
+    outcome = _delivered(finished, job, registries)
     if watched:
-        keep(watched, job.cache, job.lock, finished)
-    return _delivered(finished, job, registries)
+        try:
+            keep(watched, job.cache, job.lock, finished)
+        except OSError as error:
+            warn(f"the build is not kept for the next time: {error}")
+    return outcome
 
 
 def _delivered(finished: Finished, job: Job, registries: Network) -> Outcome:

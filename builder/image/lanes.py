@@ -58,6 +58,7 @@ class _Run:
             try:
                 task(self.check)
             except BaseException as error:  # raised again where the results are read, whatever it is
+                self.stop.set()
                 self.results.put(error)
             else:
                 self.results.put(None)

@@ -47,6 +47,19 @@ def test_an_index_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
     assert good.exists()
 
 
+def test_a_build_whose_bytes_changed_or_that_is_unfinished_is_damaged(tmp_path: Path) -> None:
+    builds = tmp_path / "built"
+    builds.mkdir()
+    good, bad, unfinished = builds / "a", builds / "b", builds / ".c.0123"
+    for path in (good, bad):
+        path.write_bytes(hashlib.sha256(b"the rest").hexdigest().encode() + b"the rest")
+    bad.write_bytes(bad.read_bytes() + b".")
+    unfinished.write_bytes(b"half")
+    assert damaged(tmp_path) == [unfinished, bad]
+    assert {entry.kind for entry in list_entries(tmp_path)} == {"finished builds"}
+    assert len(list_entries(tmp_path)) == 3
+
+
 def test_prune_removes_what_is_old_or_damaged_and_leaves_the_rest(tmp_path: Path) -> None:
     kept, old, bad = (layer(tmp_path, data, name=data.hex() * 32) for data in (b"12", b"34", b"56"))
     unused_for(old, 31)

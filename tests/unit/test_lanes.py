@@ -1,0 +1,67 @@
+"""Tasks side by side: all of them, or the first error."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from builder.image.lanes import Check, OthersFailedError, side_by_side
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 50])
+def test_every_task_runs_once(lanes: int) -> None:
+    done: list[int] = []
+    tasks = [lambda check, number=number: done.append(number) for number in range(20)]
+    side_by_side(tasks, lanes)
+    assert sorted(done) == list(range(20))
+
+
+def test_nothing_to_do() -> None:
+    side_by_side([], 4)
+
+
+def test_one_lane_keeps_the_order_and_the_thread() -> None:
+    threads = []
+    side_by_side([lambda check: threads.append(threading.current_thread())] * 3, 1)
+    assert threads == [threading.current_thread()] * 3
+
+
+def test_tasks_are_at_work_at_the_same_time() -> None:
+    meeting = threading.Barrier(3, timeout=20)
+
+    def meet(check: Check) -> None:
+        meeting.wait()
+
+    side_by_side([meet] * 3, 3)
+
+
+def test_the_first_error_is_raised_and_ends_the_others() -> None:
+    at_work, ended = threading.Event(), threading.Event()
+    started: list[str] = []
+
+    def long_one(check: Check) -> None:
+        at_work.set()
+        try:
+            while True:
+                check()
+        except OthersFailedError:
+            ended.set()
+            raise
+
+    def failing(check: Check) -> None:
+        at_work.wait(20)
+        raise LookupError("the first")
+
+    with pytest.raises(LookupError, match="the first"):
+        side_by_side([long_one, failing, lambda check: started.append("too late")], 2)
+    assert ended.wait(20)
+    assert not started
+
+
+def test_a_stop_in_a_task_is_raised_too() -> None:
+    def stopped(check: Check) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([stopped], 2)

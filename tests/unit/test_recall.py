@@ -1,0 +1,211 @@
+"""A build of the same inputs is not made twice, and one of other inputs always is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder import recall as module
+from builder.recall import Asked, keep, watch
+from builder.root import find_root
+from tests.conftest import Run
+from tests.unit.smallworld import NAME, World
+
+
+class Built:
+    """A world in which an overlay was built, and in which none can be any more: its upstream is gone.
+
+    What still comes out was recalled; what has to be built ends with exit 8.
+    """
+
+    def __init__(self, directory: Path, *more: object) -> None:
+        self.world = World.create(directory)
+        self.base = self.world.base()
+        self.digest = self.build(*more).check().json["digest"]
+        for entry in self.world.cache.iterdir():
+            if entry.name != "built":
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        self.world.upstream.rename(directory / "gone")
+
+    def build(self, *more: object, to: str = "out") -> Run:
+        return self.world.overlay(*self.world.build(self.base.reference, "--json", *more, to=to))
+
+    @property
+    def kept(self) -> Path:
+        (path,) = (self.world.cache / "built").iterdir()
+        return path
+
+    def bring_back(self) -> None:
+        (self.world.directory / "gone").rename(self.world.upstream)
+
+
+def test_the_same_inputs_need_no_second_build(tmp_path: Path) -> None:
+    built = Built(tmp_path)
+    first = tmp_path / "out" / "index.json"
+    again = built.build(to="again").check()
+    assert again.json["digest"] == built.digest
+    assert json.loads(first.read_bytes()) == json.loads((tmp_path / "again/index.json").read_bytes())
+    assert {path.name for path in (tmp_path / "again/blobs/sha256").iterdir()} == {
+        path.name for path in (tmp_path / "out/blobs/sha256").iterdir()
+    }
+    assert again.json["lock"] == str(built.world.lock)
+
+
+def test_what_is_said_is_the_same(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    base = world.base().reference
+    runs = [world.overlay(*world.build(base, "--json")).check() for _ in range(2)]
+    assert runs[0].json == runs[1].json
+    texts = [world.overlay(*world.build(base)).check().out for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert "defect → fixed" in texts[0]
+    locks = [world.lock.read_bytes()]
+    world.lock.unlink()
+    world.overlay(*world.build(base)).check()
+    assert locks == [world.lock.read_bytes()]
+
+
+def append_to(path: Callable[[World], Path]) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        with path(world).open("a") as file:
+            file.write("\n# changed\n")
+
+    return change
+
+
+def change_lock(change: Callable[[dict[str, dict[str, object]]], object]) -> Callable[[World], None]:
+    def rewrite(world: World) -> None:
+        value = json.loads(world.lock.read_bytes())
+        change(value)
+        world.lock.write_text(json.dumps(value))
+
+    return rewrite
+
+
+def widen_a_mode(lock: dict[str, dict[str, object]]) -> None:
+    (facts,) = lock["bases"].values()
+    assert isinstance(facts, dict)
+    next(iter(facts["files"].values()))["mode"] = "0777"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(append_to(lambda world: world.spec), id="spec"),
+        pytest.param(append_to(lambda world: world.root / "patches/one/series"), id="series"),
+        pytest.param(append_to(lambda world: world.root / "patches/one/p0.patch"), id="patch"),
+        pytest.param(append_to(lambda world: world.root / "patches/probes/p0.py"), id="probe"),
+        pytest.param(lambda world: (world.root / "patches/probes/p0.py").unlink(), id="probe gone"),
+        pytest.param(append_to(lambda world: world.root / "Dockerfile.in"), id="template"),
+        pytest.param(lambda world: world.lock.unlink(), id="no lock"),
+        pytest.param(change_lock(widen_a_mode), id="facts of the base"),
+        pytest.param(change_lock(lambda lock: lock.update(bases={})), id="base not verified"),
+        pytest.param(change_lock(lambda lock: lock.update(images={})), id="image not recorded"),
+        pytest.param(change_lock(lambda lock: lock.pop("inputs")), id="inputs not recorded"),
+        pytest.param(change_lock(lambda lock: lock.update(pins={"x": {}})), id="pins"),
+    ],
+)
+def test_other_inputs_are_built(tmp_path: Path, change: Callable[[World], None]) -> None:
+    built = Built(tmp_path)
+    change(built.world)
+    assert built.build(to="again").code in (1, 8)
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("words", [["--check"], ["--locked"], ["--source", "repository"], ["--dry-run"]])
+def test_questions_about_a_build_are_answered_by_building(tmp_path: Path, words: list[str]) -> None:
+    built = Built(tmp_path)
+    built.build(*words, to="again").check(8)
+
+
+def test_another_time_is_built(tmp_path: Path) -> None:
+    built = Built(tmp_path)
+    built.world.overlay = type(built.world.overlay)(
+        built.world.overlay.program,
+        built.world.overlay.directory,
+        {**built.world.overlay.environment, "SOURCE_DATE_EPOCH": "1"},
+    )
+    built.build(to="again").check(8)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: data[:-1], id="truncated"),
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="a bit"),
+        pytest.param(lambda data: data[:65] + b"[]\n", id="another document"),
+        pytest.param(lambda data: module._pack({"files": "x"}, []), id="without its parts"),
+    ],
+)
+def test_a_damaged_one_is_built_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    built = Built(tmp_path)
+    sound = built.kept.read_bytes()
+    built.kept.write_bytes(damage(sound))
+    built.build(to="again").check(8)
+    built.bring_back()
+    assert built.build(to="again").check().json["digest"] == built.digest
+    assert built.kept.read_bytes() == sound
+
+
+def test_one_that_cannot_be_kept_is_delivered(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    base = world.base().reference
+    world.cache.mkdir()
+    (world.cache / "built").write_text("in the way")
+    run = world.overlay(*world.build(base)).check()
+    assert "not kept" in run.err
+    assert (tmp_path / "out").is_dir()
+
+
+def test_attestations_are_recalled_where_they_were_made(tmp_path: Path) -> None:
+    built = Built(tmp_path)
+    built.build("--attest", tmp_path / "none").check(8)
+    built.bring_back()
+    built.build("--attest", tmp_path / "one").check()
+    built.world.upstream.rename(tmp_path / "gone")
+    shutil.rmtree(built.world.cache / "series.git")
+    built.build("--attest", tmp_path / "two").check()
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert len(names) == 4
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_file_that_changes_during_the_build_keeps_nothing(tmp_path: Path) -> None:
+    built = Built(tmp_path)
+    asked = Asked(find_root(built.world.root), NAME, None, ())
+    watched = watch(asked)
+    assert watched
+    finished = module.from_parts(*_parts(built.kept))
+    append_to(lambda world: world.root / "patches/one/series")(built.world)
+    keep(watched, tmp_path / "other", module.Lock(), finished)
+    assert not (tmp_path / "other").exists()
+    watched = watch(asked)
+    assert watched
+    keep(watched, tmp_path / "other", module.Lock(), finished)
+    assert len(list((tmp_path / "other/built").iterdir())) == 1
+
+
+def _parts(path: Path) -> tuple[dict[str, object], list[bytes]]:
+    head, blobs = module._unpack(path.read_bytes())
+    return head["build"], blobs
+
+
+def test_another_program_is_another_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World.create(tmp_path)
+    asked = Asked(find_root(world.root), NAME, None, ())
+    program = tmp_path / "program"
+    (program / "image").mkdir(parents=True)
+    source = program / "image" / "layer.py"
+    source.write_text("one")
+    monkeypatch.setattr(module, "_PACKAGE", program)
+    before = asked.read_files("one")
+    assert asked.read_files("one") == before
+    os.utime(source, (1, 1))
+    assert asked.read_files("one") != before
