@@ -140,7 +140,7 @@ def store_images(
     tasks: list[Task] = []
     for image in finished.images:
         tasks.append(_putting(sink, image.layer_descriptor, image.layer))
-        tasks.append(_putting(sink, image.image.config_descriptor, image.image.config))
+        tasks.append(_putting(sink, image.image.config_descriptor, image.image.config, is_new=True))
         source = open_source(image.base, network)
         tasks += [_copying(sink, source, layer, progress) for layer in image.image.layers[:-1]]
     side_by_side(tasks, sink.lanes)
@@ -152,8 +152,8 @@ def store_images(
     sink.put_manifest(finished.index, tag=tag)
 
 
-def _putting(sink: ImageSink, descriptor: Descriptor, data: bytes) -> Task:
-    return lambda check: sink.put_blob(descriptor, data)
+def _putting(sink: ImageSink, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> Task:
+    return lambda check: sink.put_blob(descriptor, data, is_new=is_new)
 
 
 def _copying(sink: ImageSink, source: ImageSource, layer: Descriptor, progress: ByteProgress) -> Task:

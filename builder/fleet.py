@@ -16,7 +16,7 @@ from threading import Lock as Mutex
 from typing import TYPE_CHECKING, Any, Literal
 
 from builder.bake import Plan
-from builder.base import Base, Facts
+from builder.base import Base
 from builder.build import (
     Patched,
     Planned,
@@ -167,8 +167,7 @@ def plan_row(row: Row, workshop: Workshop) -> tuple[Patched, list[Plan], Lock]:
     lock = read_lock(workshop.root.locks(row.name))
     bases = workshop.bases(row)
     patched = workshop.patched(row)
-    entries = [lock.bases.get(base.manifest.digest, {}) for base in bases]
-    is_locked = all(Facts.from_json(entry) for entry in entries)
+    is_locked = all(lock.bases.get(base.manifest.digest) for base in bases)
     # Layers that nobody knows are read once, by the first that needs them.
     turn = nullcontext() if is_locked else workshop.alone(f"layers of {row.location}")
     with turn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from builder.diff import FileDiff, parse_diff
 from builder.errors import InvalidInput
@@ -137,6 +137,7 @@ def read_status(text: str, *, where: str) -> Status:
     return Status(match["word"], match["reason"])
 
 
+@lru_cache(maxsize=256)  # overlays of one run share their series
 def parse_patch(name: str, data: bytes) -> Patch:
     """Read a patch file.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from builder.gitstore import blob_id
 
@@ -16,12 +17,12 @@ class SourceFile:
     mode: str
     data: bytes
 
-    @property
+    @cached_property
     def blob(self) -> str:
         """Its git blob id."""
         return blob_id(self.data)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Hex SHA-256 of its bytes."""
         return hashlib.sha256(self.data).hexdigest()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from builder.errors import ImageMismatch
 from builder.image.document import json_object
+from builder.image.lanes import Task, side_by_side
 from builder.image.layout import Layout
 from builder.image.model import OCI_MANIFEST, Descriptor, RawManifest, canonical_json, sha256_digest
 from builder.image.referrers import listed, listing, referrer_descriptor, referrers_tag
@@ -53,9 +53,10 @@ def attach_artifacts(place: Place, subject: Descriptor, artifacts: Sequence[Arti
     plain = replace(subject, platform=None, annotations={})
     blobs = [_blob_of(artifact) for artifact in artifacts]
     manifests = [_manifest(*pair, empty, plain) for pair in zip(artifacts, blobs, strict=True)]
-    stored = [(empty, EMPTY), *zip(blobs, (artifact.data for artifact in artifacts), strict=True)]
-    with ThreadPoolExecutor(len(stored)) as pool:  # the registry takes longer over each than its bytes do
-        list(pool.map(lambda pair: place.put_blob(*pair), stored))
+    tasks: list[Task] = [lambda check: place.put_blob(empty, EMPTY)]
+    # A document names the image's digest: nobody else has it.
+    tasks += [_putting(place, *pair) for pair in zip(blobs, artifacts, strict=True)]
+    side_by_side(tasks, place.lanes)
     if isinstance(place, Repository):
         return place.put_referrers(manifests)
     return [_put_into_layout(place, manifest, subject.digest) for manifest in manifests]
@@ -88,6 +89,10 @@ def read_artifact(place: Place, descriptor: Descriptor) -> tuple[str, bytes]:
         raise ImageMismatch("not an artifact of one document", where=where)
     blob = Descriptor.from_json(layers[0], where)
     return blob.media_type, place.read_blob(blob, limit=LARGEST_ARTIFACT)
+
+
+def _putting(place: Place, blob: Descriptor, artifact: Artifact) -> Task:
+    return lambda check: place.put_blob(blob, artifact.data, is_new=True)
 
 
 def _blob_of(artifact: Artifact) -> Descriptor:

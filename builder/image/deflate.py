@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
-_BLOCK = 128 << 10  # bytes coded by one set of codes
+_BLOCK = 32 << 10  # bytes coded by one set of codes
 _END = 256  # the symbol that ends a block
 _LITERALS = 257
 _LONGEST_CODE = 15
@@ -25,16 +25,25 @@ _DISTANCES = (1, 1)
 
 def deflate_literals(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """``chunks`` as one deflate stream, the same however the input was cut."""
-    bits, held = "", b""
+    rest, held = "", b""
     for chunk in chunks:
         held += chunk
         while len(held) > _BLOCK:  # the last block is kept: it carries the final bit
-            bits += _block(held[:_BLOCK], "0")
+            coded, rest = _coded(rest, held[:_BLOCK])
             held = held[_BLOCK:]
-            whole = len(bits) // 8 * 8
-            yield _packed(bits[:whole])
-            bits = bits[whole:]
-    yield _packed(bits + _block(held, "1"))
+            yield coded
+    yield _packed(rest + _block(held, "1"))
+
+
+@lru_cache(maxsize=256)
+def _coded(before: str, data: bytes) -> tuple[bytes, str]:
+    """A block after the bits that its forerunner left over: whole bytes, and the bits left over now.
+
+    Images of one series begin with the same files: their blocks are coded once in a run.
+    """
+    bits = before + _block(data, "0")
+    whole = len(bits) // 8 * 8
+    return _packed(bits[:whole]), bits[whole:]
 
 
 def _packed(bits: str) -> bytes:
@@ -42,12 +51,8 @@ def _packed(bits: str) -> bytes:
     return int(bits[::-1] or "0", 2).to_bytes((len(bits) + 7) // 8, "little")
 
 
-@lru_cache(maxsize=32)
 def _block(data: bytes, final: str) -> str:
-    """One block with codes of its own, as bits in the order of the stream.
-
-    Images of one series begin with the same files: their blocks are coded once in a run.
-    """
+    """One block with codes of its own, as bits in the order of the stream."""
     lengths = _code_lengths(Counter(data) + Counter((_END,)), _LONGEST_CODE)
     codes = _codes(lengths)
     written = [*(lengths.get(symbol, 0) for symbol in range(_LITERALS)), *_DISTANCES]

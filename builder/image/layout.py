@@ -161,7 +161,7 @@ class Layout:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def put_blob(self, descriptor: Descriptor, data: bytes) -> None:
+    def put_blob(self, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> None:
         """Store a blob held in memory, unless it is there already, whole.
 
         Raises:

@@ -235,8 +235,8 @@ class ImageSink(Protocol):
         """How many blobs may be brought at the same time."""
         ...
 
-    def put_blob(self, descriptor: Descriptor, data: bytes) -> None:
-        """Store a blob held in memory, unless it is there already."""
+    def put_blob(self, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> None:
+        """Store a blob held in memory, unless it is there already; a new one need not be asked for."""
         ...
 
     def copy_blob(

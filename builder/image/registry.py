@@ -242,8 +242,13 @@ class Repository:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def put_blob(self, descriptor: Descriptor, data: bytes) -> None:
+    def put_blob(self, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> None:
         """Store a blob held in memory, unless it is there already.
+
+        Args:
+            descriptor: what it is.
+            data: its bytes.
+            is_new: it is hardly there already, and so small that asking costs as much as sending.
 
         Raises:
             ImageMismatch: ``data`` is not what the descriptor says.
@@ -251,7 +256,7 @@ class Repository:
         """
         checked = tuple(verified([data], descriptor, f"for {self.name}"))
         with self._turn(descriptor.digest) as is_wanted:
-            if is_wanted and not self._has_blob(descriptor.digest, self._write):
+            if is_wanted and (is_new or not self._has_blob(descriptor.digest, self._write)):
                 self._upload(descriptor, lambda: nullcontext(iter(checked)), None, _ignore)
 
     def copy_blob(

@@ -31,10 +31,15 @@ def test_killed_at_any_moment_the_next_build_gives_the_same_digest(
     sources_cache: Path,
     tmp_path: Path,
 ) -> None:
+    is_cached = start == "with the sources cached"
+
     def fresh(name: str) -> Overlay:
         made = Overlay.prepare(tmp_path / name)
-        return with_sources(made, sources_cache) if start == "with the sources cached" else made
+        return with_sources(made, sources_cache) if is_cached else made
 
+    if is_cached:  # then no wheel is needed, and the finished build is kept in the cache
+        at = command.index("--wheel")
+        command = command[:at] + command[at + 2 :]
     calm = fresh("calm")
     begun = time.monotonic()
     expected = calm(*command, registry.repository("calm") + ":new").check().json["digest"]
@@ -48,8 +53,9 @@ def test_killed_at_any_moment_the_next_build_gives_the_same_digest(
         kill_after(troubled, moment, *command, target)
         assert registry.tags(f"troubled-{number}") in ([], ["new"])
         spoil_temporaries(troubled)
-        again = troubled(*command, target).check().json["digest"]
-        assert again == expected, f"killed after {moment:.3f} s of {whole:.3f} s"
+        for _ in range(2):
+            again = troubled(*command, target).check().json["digest"]
+            assert again == expected, f"killed after {moment:.3f} s of {whole:.3f} s"
         assert registry.tags(f"troubled-{number}") == ["new"]
 
 
