@@ -19,8 +19,6 @@ from benchmarks.section import Section, at_most
 from benchmarks.stage import Stage
 from benchmarks.startup import measure_startup
 from tests.conftest import ROOT
-from tests.integration.bases import heavy_base, wheel_base
-from tests.integration.wheels import release_wheel
 
 
 def main(arguments: list[str]) -> int:
@@ -29,8 +27,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="overlay-bench-") as temporary:
         stage = Stage.from_environment(Path(temporary))
         stage.prepare()
-        small = wheel_base(release_wheel("0.5.20"), stage.directory / "base")
-        heavy = heavy_base(small, options.base_bytes)
+        heavy = stage.heavy_base("base", options.base_bytes)
         stage.push(heavy, "bench/base")
         base = Base.ask(stage, "bench/base", heavy.digest)
         startup = measure_startup(stage, options.runs * 3)

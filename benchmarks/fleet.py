@@ -10,9 +10,7 @@ from benchmarks.measure import Sample, Series, repeat
 from benchmarks.section import Section, at_most
 from benchmarks.stage import Stage
 from tests.conftest import Overlay, console_script
-from tests.integration.bases import heavy_base, wheel_base
 from tests.integration.fleet import FleetBase, write_fleet
-from tests.integration.wheels import release_wheel
 
 OVERLAYS = 10
 JOBS = 4
@@ -75,9 +73,7 @@ def push_pair(stage: Stage, size: int) -> FleetBase:
     """A base for two platforms, as an index in the registry."""
     platforms, children = {}, []
     for architecture in ("amd64", "arm64"):
-        directory = stage.directory / f"fleet-{architecture}"
-        small = wheel_base(release_wheel("0.5.20"), directory, architecture=architecture)
-        heavy = heavy_base(small, size)
+        heavy = stage.heavy_base(f"fleet-{architecture}", size, architecture=architecture)
         stage.push(heavy, "bench/fleet-base")
         platforms[f"linux/{architecture}"] = heavy.digest
         (entry,) = [one for one in heavy.layout.entries() if one["digest"] == heavy.digest]

@@ -26,8 +26,6 @@ from benchmarks.measure import FailedError, Sample, measure, together
 from benchmarks.patching import patching_context
 from benchmarks.section import Section, at_most
 from benchmarks.stage import Stage
-from tests.integration.bases import heavy_base, wheel_base
-from tests.integration.wheels import release_wheel
 
 NOT_RUN = "not run"
 # Tools that are left out above a size, to stay under ten minutes: they cost what the base's bytes cost.
@@ -91,8 +89,7 @@ def _cell(value: Sample | str) -> str:
 
 def _prepare(stage: Stage, size: int) -> Ground:
     name = f"growth-{size // 1_000_000}"
-    small = wheel_base(release_wheel("0.5.20"), stage.directory / name)
-    heavy = heavy_base(small, size)
+    heavy = stage.heavy_base(name, size)
     stage.push(heavy, f"bench/{name}")
     base = Base.ask(stage, f"bench/{name}", heavy.digest)
     warm_up(stage, base)

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.measure import Sample, measure
 from tests.conftest import copy_project
-from tests.integration.bases import Base
+from tests.integration.bases import Base, between, filler_layers, wheel_base
+from tests.integration.layouts import Layer, Layout
+from tests.integration.wheels import release_wheel
 
 OVERLAY = "glm53-flash-gb10"
 MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
@@ -27,6 +29,7 @@ class Stage:
     docker: str
     docker_host: str
     directory: Path
+    _fillers: dict[int, list[Layer]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_environment(cls, directory: Path) -> Stage:
@@ -54,6 +57,17 @@ class Stage:
 
     def prepare(self) -> None:
         copy_project(self.project)
+
+    def heavy_base(self, name: str, size: int, *, architecture: str = "amd64") -> Base:
+        """SGLang's sources with ``size`` bytes of filler, which is made once for each size."""
+        small = wheel_base(release_wheel("0.5.20"), self.directory / name, architecture=architecture)
+        filler = Layout(self.directory / f"filler-{size}")
+        if size not in self._fillers:
+            self._fillers[size] = filler_layers(Layout.create(filler.directory), size)
+        for layer in self._fillers[size]:
+            digest = layer.descriptor["digest"]
+            small.layout.path(digest).hardlink_to(filler.path(digest))
+        return between(small, self._fillers[size])
 
     # --- overlay ---
 

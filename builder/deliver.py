@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from builder.errors import InvalidInput, UsageError
 from builder.finished import Finished
 from builder.image.lanes import Check, Task, side_by_side
 from builder.image.model import ByteProgress, Descriptor, ImageSink, ImageSource
-from builder.image.reference import LayoutReference, Reference, is_tag
+from builder.image.reference import LayoutReference, Reference, is_tag, parse_reference
 
 if TYPE_CHECKING:
     from builder.attest.document import Document
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from builder.engine.bake import EngineImage
     from builder.engine.connection import Engine
     from builder.image.artifact import Place
-    from builder.image.registry import Network
+    from builder.image.registry import Network, Repository
 
 DEFAULT_TAG = "{release}-{name}-{patchset}"
 Say = Callable[[str], None]
@@ -92,9 +93,24 @@ def check_engine_delivery(delivery: Delivery) -> None:
 
 
 def deliver(
-    finished: Finished, delivery: Delivery, network: Network, *, say: Say, progress: ByteProgress
+    finished: Finished,
+    delivery: Delivery,
+    network: Network,
+    *,
+    before: Sequence[str] = (),
+    say: Say,
+    progress: ByteProgress,
 ) -> Delivered:
     """Bring a finished build to where it is to go.
+
+    Args:
+        finished: the build.
+        delivery: where it goes.
+        network: the registries.
+        before: references under which the same images were pushed before; a repository of the same registry
+            can give what is in them without sending.
+        say: told what takes time.
+        progress: makes a byte counter for a layer that is streamed.
 
     Raises:
         UsageError: an engine is to get an index of several platforms.
@@ -109,19 +125,26 @@ def deliver(
     for target in delivery.targets:
         sink = open_sink(target, network, complete=delivery.complete)
         say(f"writing to {sink.name}")
-        store_images(finished, sink, network, tag=target.tag or tag, progress=progress)
+        near = _neighbour(target, before, network)
+        store_images(finished, sink, network, near=near, tag=target.tag or tag, progress=progress)
         references.append(f"{target.name}:{target.tag or tag}@{finished.digest}")
         if isinstance(target, Reference) and delivery.attach:
             say(f"attaching attestations to {sink.name}")
             for image in finished.images:
-                _attach(network.repository(target), image.image.descriptor, image.documents)
+                _attach(network.repository(target), image.image.descriptor, image.documents, near)
     loaded = _load(finished, tag, network, progress) if delivery.load else None
     made = [(str(image.image.platform.canonical), image.documents) for image in finished.images]
     return Delivered(finished.digest, tuple(references), loaded, _write(delivery.attest, made))
 
 
 def store_images(
-    finished: Finished, sink: ImageSink, network: Network, *, tag: str | None, progress: ByteProgress
+    finished: Finished,
+    sink: ImageSink,
+    network: Network,
+    *,
+    near: Repository | None = None,
+    tag: str | None,
+    progress: ByteProgress,
 ) -> None:
     """Write a build to a registry or layout: blobs, then manifests by digest, the tag last of all.
 
@@ -129,6 +152,7 @@ def store_images(
         finished: the build.
         sink: where to; the bases' layers are mounted, streamed or left out, as the sink has it.
         network: where the bases' layers are.
+        near: where the new blobs may be already.
         tag: the name for the whole.
         progress: makes a byte counter for a layer that is streamed.
 
@@ -139,8 +163,8 @@ def store_images(
 
     tasks: list[Task] = []
     for image in finished.images:
-        tasks.append(_putting(sink, image.layer_descriptor, image.layer))
-        tasks.append(_putting(sink, image.image.config_descriptor, image.image.config, is_new=True))
+        tasks.append(_putting(sink, image.layer_descriptor, image.layer, near))
+        tasks.append(_putting(sink, image.image.config_descriptor, image.image.config, near, is_new=True))
         source = open_source(image.base, network)
         tasks += [_copying(sink, source, layer, progress) for layer in image.image.layers[:-1]]
     side_by_side(tasks, sink.lanes)
@@ -152,8 +176,24 @@ def store_images(
     sink.put_manifest(finished.index, tag=tag)
 
 
-def _putting(sink: ImageSink, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> Task:
-    return lambda check: sink.put_blob(descriptor, data, is_new=is_new)
+def _neighbour(
+    target: Reference | LayoutReference, before: Sequence[str], network: Network
+) -> Repository | None:
+    """Another repository of the target's registry among these references, which may say anything."""
+    if not isinstance(target, Reference):
+        return None
+    for text in before:
+        with suppress(InvalidInput):
+            found = parse_reference(text)
+            if found.registry == target.registry and found.repository != target.repository:
+                return network.repository(found)
+    return None
+
+
+def _putting(
+    sink: ImageSink, descriptor: Descriptor, data: bytes, near: Repository | None, *, is_new: bool = False
+) -> Task:
+    return lambda check: sink.put_blob(descriptor, data, is_new=is_new, near=near)
 
 
 def _copying(sink: ImageSink, source: ImageSource, layer: Descriptor, progress: ByteProgress) -> Task:
@@ -231,10 +271,12 @@ def deliver_from_engine(
     return Delivered(digest, tuple(references), f"{name}:{tag}", written)
 
 
-def _attach(place: Place, image: Descriptor, documents: tuple[Document, ...]) -> None:
+def _attach(
+    place: Place, image: Descriptor, documents: tuple[Document, ...], near: Place | None = None
+) -> None:
     from builder.image.artifact import attach_artifacts
 
-    attach_artifacts(place, image, [document.artifact for document in documents])
+    attach_artifacts(place, image, [document.artifact for document in documents], near=near)
 
 
 def _load(finished: Finished, tag: str, network: Network, progress: ByteProgress) -> str:

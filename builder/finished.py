@@ -109,6 +109,17 @@ def locked(lock: Lock, finished: Finished, references: Sequence[str]) -> Lock:
     )
 
 
+def pushed_before(lock: Lock, finished: Finished) -> list[str]:
+    """The references under which the lock says that these very images went somewhere."""
+    found: list[str] = []
+    for image in finished.images:
+        record = lock.images.get(str(image.image.platform.canonical), {})
+        references = record.get("references")
+        if record.get("digest") == image.record["digest"] and isinstance(references, list):
+            found += [text for text in references if isinstance(text, str)]
+    return found
+
+
 # --- as bytes -----------------------------------------------------------------------------------------------
 
 

@@ -2,8 +2,8 @@
 
 A build's digest is decided by its inputs alone, so the same inputs need no second build. What is asked for
 names a file of the cache; that file says which build it holds and what the inputs were, each of which is
-compared: the spec, the series' directory, the probes, the template, this program, and what the lock knows of
-the bases. Nothing is trusted that does not have its checksum, and what is not there is built.
+compared: the spec, the series and its patches, the probes, the template, this program, and what the lock
+knows of the bases. Nothing is trusted that does not have its checksum, and what is not there is built.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def _without_references(record: Any) -> dict[str, Any]:
 def _inputs(root: Root, name: str, series: str) -> Iterator[Path]:
     yield root.overlays / f"{name}.yaml"
     yield root.template
-    yield from sorted((root.patches / series).iterdir())
-    if root.probes.is_dir():
-        yield from sorted(root.probes.iterdir())
+    directory = root.patches / series
+    yield from sorted([directory / "series", *directory.glob("*.patch")])
+    yield from sorted(root.probes.glob("*.py"))
 
 
 def _program(directory: Path) -> Iterator[tuple[str, int, int]]:

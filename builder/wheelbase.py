@@ -143,7 +143,7 @@ def write_wheel_base(
     made = _MadeLayers(blobs)
     for blob in blobs:
         sink.copy_blob(made, blob.descriptor)
-    chosen = sorted(set(platforms))
+    chosen = sorted(set(platforms), key=str)
     images = []
     for platform in chosen:
         config = canonical_json(_config(platform, sources.version, blobs))

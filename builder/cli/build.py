@@ -20,7 +20,7 @@ from builder.deliver import (
     deliver_from_engine,
 )
 from builder.errors import UsageError
-from builder.finished import Finished, Report, locked
+from builder.finished import Finished, Report, locked, pushed_before
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.lock import Lock, check_writable, read_lock, update_lock
@@ -242,12 +242,14 @@ class Outcome:
         finished: what the embedded engine baked.
         delivered: where it went.
         plans: what it was planned by; none where it was built before.
+        is_recalled: whether it was built before.
     """
 
     report: Report
     finished: Finished | None
     delivered: Delivered | None
     plans: Sequence[Plan] = ()
+    is_recalled: bool = False
 
     @property
     def digest(self) -> str | None:
@@ -267,7 +269,9 @@ def _recalled(job: Job, registries: Network) -> Outcome | None:
     if job.asked is None:
         return None
     finished = recall(job.asked, job.cache, job.lock, documents=job.delivery.needs_documents)
-    return None if finished is None else _delivered(finished, job, registries)
+    if finished is None:
+        return None
+    return replace(_delivered(finished, job, registries), is_recalled=True)
 
 
 def _built(job: Job, registries: Network) -> Outcome:
@@ -307,7 +311,9 @@ def _built(job: Job, registries: Network) -> Outcome:
 
 
 def _delivered(finished: Finished, job: Job, registries: Network) -> Outcome:
-    done = deliver(finished, job.delivery, registries, say=job.progress, progress=job.progress.transfer)
+    before = pushed_before(job.lock, finished)
+    say, progress = job.progress, job.progress.transfer
+    done = deliver(finished, job.delivery, registries, before=before, say=say, progress=progress)
     return Outcome(finished.report, finished, done)
 
 
@@ -394,6 +400,7 @@ def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
         "loaded": delivered.loaded if delivered else None,
         "attestations": [str(path) for path in delivered.documents] if delivered else [],
         "lock": None if lock is None else str(lock),
+        "recalled": outcome.is_recalled,
         "images": report.images,
     }
 
@@ -426,6 +433,8 @@ def _print_result(outcome: Outcome, lock: Path | None) -> None:
         click.echo(f"layer     {image['layer']['digest']}, {image['layer']['size']:,} bytes")
         if finished and finished.index:
             click.echo(f"image     {image['digest']} ({image['platform']})")
+    if outcome.is_recalled:
+        click.echo("built     before, of the same inputs; --check builds it again")
     if outcome.digest:
         click.echo(f"digest    {paint(outcome.digest, 'bold')}")
     if delivered:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 root_option = click.option(
     "--root",
@@ -57,6 +59,8 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def complete_overlay(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Overlay names for shell completion."""
+    from click.shell_completion import CompletionItem
+
     from builder.errors import OverlayError
     from builder.root import find_root
 

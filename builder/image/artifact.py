@@ -37,13 +37,16 @@ class Artifact:
     annotations: Mapping[str, str]
 
 
-def attach_artifacts(place: Place, subject: Descriptor, artifacts: Sequence[Artifact]) -> list[Descriptor]:
+def attach_artifacts(
+    place: Place, subject: Descriptor, artifacts: Sequence[Artifact], *, near: Place | None = None
+) -> list[Descriptor]:
     """Attach artifacts to an image; attaching the same twice is the same as once.
 
     Args:
         place: the repository or layout of the image.
         subject: the image's manifest.
         artifacts: what is attached.
+        near: where they may be attached already.
 
     Raises:
         ImageMismatch: the list of what is attached already is damaged.
@@ -55,7 +58,7 @@ def attach_artifacts(place: Place, subject: Descriptor, artifacts: Sequence[Arti
     manifests = [_manifest(*pair, empty, plain) for pair in zip(artifacts, blobs, strict=True)]
     tasks: list[Task] = [lambda check: place.put_blob(empty, EMPTY)]
     # A document names the image's digest: nobody else has it.
-    tasks += [_putting(place, *pair) for pair in zip(blobs, artifacts, strict=True)]
+    tasks += [_putting(place, *pair, near) for pair in zip(blobs, artifacts, strict=True)]
     side_by_side(tasks, place.lanes)
     if isinstance(place, Repository):
         return place.put_referrers(manifests)
@@ -91,8 +94,8 @@ def read_artifact(place: Place, descriptor: Descriptor) -> tuple[str, bytes]:
     return blob.media_type, place.read_blob(blob, limit=LARGEST_ARTIFACT)
 
 
-def _putting(place: Place, blob: Descriptor, artifact: Artifact) -> Task:
-    return lambda check: place.put_blob(blob, artifact.data, is_new=True)
+def _putting(place: Place, blob: Descriptor, artifact: Artifact, near: Place | None) -> Task:
+    return lambda check: place.put_blob(blob, artifact.data, is_new=True, near=near)
 
 
 def _blob_of(artifact: Artifact) -> Descriptor:

@@ -161,7 +161,9 @@ class Layout:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def put_blob(self, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> None:
+    def put_blob(
+        self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
+    ) -> None:
         """Store a blob held in memory, unless it is there already, whole.
 
         Raises:

@@ -47,7 +47,7 @@ def canonical_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Platform:
     """Operating system and architecture, e.g. ``linux/arm64`` or ``linux/arm/v7``."""
 
@@ -235,8 +235,16 @@ class ImageSink(Protocol):
         """How many blobs may be brought at the same time."""
         ...
 
-    def put_blob(self, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> None:
-        """Store a blob held in memory, unless it is there already; a new one need not be asked for."""
+    def put_blob(
+        self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
+    ) -> None:
+        """Store a blob held in memory, unless it is there already.
+
+        Args:
+            descriptor, data: the blob.
+            is_new: it is hardly there, and need not be asked for.
+            near: where it may be already.
+        """
         ...
 
     def copy_blob(

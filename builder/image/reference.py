@@ -23,7 +23,7 @@ _HEX_ID = re.compile(r"[0-9a-f]{64}")
 _SCHEME = re.compile(r"(?:docker|https?)://")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Reference:
     """An image, or a whole repository, in a registry.
 
@@ -79,7 +79,7 @@ class Reference:
         return self.canonical
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class LayoutReference:
     """An image in an OCI layout: ``oci:DIR``, ``oci:DIR:TAG`` or ``oci:DIR@sha256:…``."""
 

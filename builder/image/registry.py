@@ -242,13 +242,16 @@ class Repository:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def put_blob(self, descriptor: Descriptor, data: bytes, *, is_new: bool = False) -> None:
+    def put_blob(
+        self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
+    ) -> None:
         """Store a blob held in memory, unless it is there already.
 
         Args:
             descriptor: what it is.
             data: its bytes.
             is_new: it is hardly there already, and so small that asking costs as much as sending.
+            near: where it may be already; a repository of this registry can give it without sending.
 
         Raises:
             ImageMismatch: ``data`` is not what the descriptor says.
@@ -256,8 +259,11 @@ class Repository:
         """
         checked = tuple(verified([data], descriptor, f"for {self.name}"))
         with self._turn(descriptor.digest) as is_wanted:
-            if is_wanted and (is_new or not self._has_blob(descriptor.digest, self._write)):
-                self._upload(descriptor, lambda: nullcontext(iter(checked)), None, _ignore)
+            if not is_wanted:
+                return
+            mounted, session = self._mount(descriptor.digest, near)
+            if not mounted and (is_new or not self._there(descriptor.digest, session)):
+                self._upload(descriptor, lambda: nullcontext(iter(checked)), session, _ignore)
 
     def copy_blob(
         self, source: ImageSource, descriptor: Descriptor, *, progress: Progress | None = None
@@ -284,20 +290,23 @@ class Repository:
             self._stored.add(digest)
 
     def _copy_blob(self, source: ImageSource, descriptor: Descriptor, progress: Progress) -> None:
-        neighbour = source if isinstance(source, Repository) and source.registry is self.registry else None
-        if neighbour and neighbour.path == self.path:
-            neighbour = None
-        session: UploadSession | None = None
         # A mount says in one request what asking first and mounting then would take two for.
-        if neighbour and neighbour.path not in self._does_not_mount:
-            mounted, session = self._mount(descriptor.digest, neighbour)
-            if mounted:
-                return
-        if self._has_blob(descriptor.digest, self._write):
-            if session:
-                session.cancel()
+        # A neighbour that did not give a layer is not asked again: most registries mount all or nothing.
+        near = None if source.name in self._does_not_mount else source
+        mounted, session = self._mount(descriptor.digest, near)
+        if mounted:
             return
-        self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress)
+        self._does_not_mount.add(source.name)
+        if not self._there(descriptor.digest, session):
+            self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress)
+
+    def _there(self, digest: str, session: UploadSession | None) -> bool:
+        """Whether a blob is here already; the upload that was opened for it is then given up."""
+        if not self._has_blob(digest, self._write):
+            return False
+        if session:
+            session.cancel()
+        return True
 
     def put_manifest(self, manifest: RawManifest, *, tag: str | None = None) -> Descriptor:
         """Store a manifest or index by digest, and under ``tag`` when given: an image's last request.
@@ -495,23 +504,25 @@ class Repository:
             if response.length_remaining:
                 raise TransientError(f"the connection ended {response.length_remaining} bytes early")
 
-    def _mount(self, digest: str, neighbour: Repository) -> tuple[bool, UploadSession | None]:
+    def _mount(self, digest: str, source: ImageSource | None) -> tuple[bool, UploadSession | None]:
         """Ask for a neighbour's blob: whether it is ours now; if not, the upload that was opened instead.
 
-        A neighbour whose blob was not given is not asked again: most registries mount everything or nothing.
+        Only another repository of this registry is a neighbour; nothing is asked about any other source.
         """
-        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(neighbour.path, safe='')}"
+        if not isinstance(source, Repository) or source.registry is not self.registry:
+            return False, None
+        if source.path == self.path:
+            return False, None
+        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(source.path, safe='')}"
         try:
-            scopes = self._write | neighbour._read
+            scopes = self._write | source._read
             expect = frozenset({201, 202, 400, 404, 405})
             reply = self._transport.request(Request("POST", target, scopes, expect, body=b""))
         except DeniedError:
-            reply = None  # no leave for both at once: the blob is read and written instead
-        if reply and reply.status == 201:
+            return False, None  # no leave for both at once: the blob is read and written instead
+        if reply.status == 201:
             return True, None
-        self._does_not_mount.add(neighbour.path)
-        opened = reply and reply.status == 202
-        return False, UploadSession(self._transport, self._write, reply) if reply and opened else None
+        return False, UploadSession(self._transport, self._write, reply) if reply.status == 202 else None
 
     def _open_session(self) -> UploadSession:
         reply = self._transport.request(

@@ -41,10 +41,20 @@ def wheel_base(wheel: Path, directory: Path, *, architecture: str = "amd64") -> 
 
 def heavy_base(base: Base, size: int) -> Base:
     """``base`` between layers of filler, one below and three above, ``size`` bytes in all."""
+    return between(base, filler_layers(base.layout, size))
+
+
+def filler_layers(layout: Layout, size: int) -> list[Layer]:
+    """Four layers of random bytes, ``size`` in all, in ``layout``."""
+    return [layout.put_layer(filler(f"opt/filler/{number}", size // 4)) for number in range(4)]
+
+
+def between(base: Base, layers: list[Layer]) -> Base:
+    """``base`` on the first of these layers and below the others."""
     image = base.layout.image(base.digest)
-    below, *above = [base.layout.put_layer(filler(f"opt/filler/{number}", size // 4)) for number in range(4)]
-    layers = [below, *image.layers, *above]
-    return Base(base.layout, base.layout.put_image(image.config, layers, "heavy"), "heavy")
+    below, *above = layers
+    stack = [below, *image.layers, *above]
+    return Base(base.layout, base.layout.put_image(image.config, stack, "heavy"), "heavy")
 
 
 def changed_base(base: Base, contents: Mapping[str, bytes], tag: str) -> Base:

@@ -60,14 +60,16 @@ def test_what_is_said_is_the_same(tmp_path: Path) -> None:
     world = World.create(tmp_path)
     base = world.base().reference
     runs = [world.overlay(*world.build(base, "--json")).check() for _ in range(2)]
-    assert runs[0].json == runs[1].json
-    texts = [world.overlay(*world.build(base)).check().out for _ in range(2)]
-    assert texts[0] == texts[1]
-    assert "defect → fixed" in texts[0]
-    locks = [world.lock.read_bytes()]
+    assert [run.json["recalled"] for run in runs] == [False, True]
+    assert runs[0].json | {"recalled": True} == runs[1].json
+    again = world.overlay(*world.build(base)).check().out
+    lock = world.lock.read_bytes()
     world.lock.unlink()
-    world.overlay(*world.build(base)).check()
-    assert locks == [world.lock.read_bytes()]
+    first = world.overlay(*world.build(base)).check().out
+    assert lock == world.lock.read_bytes()
+    assert "defect → fixed" in first
+    said = [line for line in again.splitlines() if not line.startswith("built ")]
+    assert said == first.splitlines() != again.splitlines()
 
 
 def append_to(path: Callable[[World], Path]) -> Callable[[World], None]:
