@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from builder.template import quoted, render_template
 _ONE_LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=60)
 
 
-def _render(directory: Path, text: str, **values: object) -> str:
+def _render(directory: Path, text: str, /, **values: object) -> str:
     path = directory / "Dockerfile.in"
     path.write_text(text)
     return render_template(path, values)
@@ -51,11 +52,85 @@ def test_a_value_with_a_line_break_is_refused(tmp_path: Path, value: str) -> Non
         "{{ '%999999999d' % 1 }}",
         "{{ 'a'.center(999999999) }}",
         "{{ '{:999999999}'.format(1) }}",
+        "{{ '{x:999999999}'.format_map({'x': 1}) }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ value | map('upper') }}",
+        "{{ 'a' ~ 'b' }}",
+        "{% set x = 'a' %}",
+        "{% set x %}a{% endset %}",
+        "{% macro m() %}{% endmacro %}",
+        "{% filter quoted %}a{% endfilter %}",
+        "{% with x = 1 %}{% endwith %}",
+        "{% for a in value recursive %}{{ loop(value) }}{% endfor %}",
+        "{% for a in value %}{% for b in value %}{% for c in value %}{% endfor %}{% endfor %}{% endfor %}",
+        "{{ value.__len__() }}",
+        "{{ text.zfill(999999999) }}",
+        "{{ text.encode() }}",
+        "{{ value(*value) }}",
     ],
 )
 def test_the_sandbox_holds(tmp_path: Path, attack: str) -> None:
     with pytest.raises(InvalidInput):
-        _render(tmp_path, attack, value=[1])
+        _render(tmp_path, attack, value=[1], text="a")
+
+
+def nested(expression: str, times: int) -> str:
+    """``expression`` with itself in the place of ``@``, so often."""
+    text = "text"
+    for _ in range(times):
+        text = expression.replace("@", text)
+    return "{{ " + text + " }}"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(nested("(@) | replace('a', 'aa')", 60), id="replace that doubles"),
+        pytest.param(nested("['', '', ''] | join(@)", 60), id="join that doubles"),
+        pytest.param(nested("(@ + '\"') | quoted", 60), id="quotes that double"),
+        pytest.param(nested("(@) | json", 60), id="escapes that double"),
+        pytest.param("{{ large" + " + large" * 5000 + " }}", id="a long sum"),
+        pytest.param("{{ [" + "large, " * 5000 + "] }}", id="a long list"),
+        pytest.param("{{ [" + "large, " * 5000 + "] | json }}", id="a long list as JSON"),
+        pytest.param("{{ [" + "large, " * 5000 + "] | join }}", id="a long list joined"),
+        pytest.param("{{ large }}" * 5000, id="much output"),
+        pytest.param("{% for a in many %}{% for b in many %}{{ large }}{% endfor %}{% endfor %}", id="loops"),
+        pytest.param("{% for a in large %}{% for b in large %}{% endfor %}{% endfor %}", id="characters"),
+        pytest.param("{% for a in too_many %}{% endfor %}", id="too many turns"),
+    ],
+)
+def test_no_template_makes_much_of_little(tmp_path: Path, attack: str) -> None:
+    """Ends at once, in little memory: the limit here would not hold a hundredth of what was asked for."""
+    values = {"text": "a", "large": "a" * 1_000_000, "many": ["x"] * 4000, "too_many": ["x"] * 5000}
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match="template"):
+            _render(tmp_path, attack, **values)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("{% if 'x' in names and not none %}yes{% else %}no{% endif %}", "yes"),
+        ("{{ names | join(' ') }}", "x y"),
+        ("{{ patches | join(' ', attribute='name') }}", "p q"),
+        ("{{ text.upper() + '!' }}", "LONG!"),
+        ("{{ text | replace('o', '0') }}", "l0ng"),
+        ("{{ names[0] if names | length > 1 else '' }}", "x"),
+        ("{{ text[1:3] }}", "on"),
+        ("{% for key, value in table.items() %}{{ key }}={{ value }};{% endfor %}", "a=1;b=2;"),
+        ("{{ (names + [text]) | json }}", '["x", "y", "long"]'),
+        ("{% for a in names %}{% for b in names if b != a %}{{ b }}{% endfor %}{% endfor %}", "yx"),
+        ("{% for a in names %}{{ loop.index }}{{ ', ' if not loop.last else '' }}{% endfor %}", "1, 2"),
+        ("{{ none is none }}", "True"),
+    ],
+)
+def test_what_a_template_may_use(tmp_path: Path, text: str, rendered: str) -> None:
+    values = {"names": ["x", "y"], "patches": [{"name": "p"}, {"name": "q"}], "text": "long"}
+    assert _render(tmp_path, text, **values, table={"a": 1, "b": 2}) == rendered
 
 
 def test_a_template_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
