@@ -165,8 +165,11 @@ def forget_base(stage: Stage) -> None:
 
 
 def forget_builds(stage: Stage) -> None:
-    """Remove the finished builds that overlay keeps."""
+    """Remove the finished builds that overlay keeps, and what the lock says of where they were pushed."""
     empty(stage.cache / "built")
+    for path in (stage.project / "overlays").glob("*.lock"):
+        lock = json.loads(path.read_bytes())
+        path.write_text(json.dumps({key: lock[key] for key in ("schema", "bases", "pins") if key in lock}))
 
 
 def empty(directory: Path) -> None:

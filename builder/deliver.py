@@ -79,17 +79,20 @@ class Delivered:
         return tuple(text for text in self.references if not text.startswith("oci:"))
 
 
-def check_engine_delivery(delivery: Delivery) -> None:
-    """Refuse what a Docker Engine cannot deliver, before it bakes anything.
+def check_engine_delivery(delivery: Delivery) -> list[Reference]:
+    """The repositories that a Docker Engine pushes to; what it cannot deliver is refused before it bakes.
 
     Raises:
         UsageError: a layout, or attestations of an image that is not pushed.
     """
+    targets = []
     for target in delivery.targets:
         if isinstance(target, LayoutReference):
             raise UsageError("a Docker Engine writes no layouts: bake with --engine oci", found=str(target))
-    if delivery.attest and not delivery.targets:
+        targets.append(target)
+    if delivery.attest and not targets:
         raise UsageError("an image has a digest to attest once it is pushed", hint="add --push REF")
+    return targets
 
 
 def deliver(
@@ -251,15 +254,14 @@ def deliver_from_engine(
     from builder.build import documents_of
     from builder.engine.bake import push_image, tag_image
 
-    check_engine_delivery(delivery)
+    targets = check_engine_delivery(delivery)
     (image,) = images
     tag = tag_of(delivery.tag_template, tag_values(patched.spec, patched.applied.series.digest))
     name = engine_name(patched.spec)
     tag_image(engine, image.id, name, tag)
     references, digest = [], image.id
     made: tuple[Document, ...] = ()
-    for target in delivery.targets:
-        assert isinstance(target, Reference)  # noqa: S101 (just checked)
+    for target in targets:
         named = target if target.tag else target.with_tag(tag)
         digest = push_image(engine, image, named, say)
         references.append(f"{named.name}:{named.tag}@{digest}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from builder.errors import InvalidInput
@@ -209,47 +209,58 @@ def _file_diff(lines: list[bytes], where: str, first_line: int) -> FileDiff:
         )
     header_end = next((n for n, line in enumerate(lines) if line.startswith(b"@@ ")), len(lines))
     header = [line.rstrip(b"\n") for line in lines[:header_end]]
-    facts = _read_header(header, where, first_line)
-    hunks = (
-        _parse_hunks(lines[header_end:], where, first_line + header_end) if header_end < len(lines) else ()
-    )
-    return FileDiff(hunks=hunks, patch_line=first_line, **facts)  # type: ignore[arg-type]
+    without_hunks = _read_header(header, where, first_line)
+    if header_end == len(lines):
+        return without_hunks
+    return replace(without_hunks, hunks=_parse_hunks(lines[header_end:], where, first_line + header_end))
 
 
-def _read_header(header: list[bytes], where: str, first_line: int) -> dict[str, object]:
-    """What git's extended header lines say of a file (git-diff(1), "generating patch text")."""
+def _read_header(header: list[bytes], where: str, first_line: int) -> FileDiff:
+    """What git's extended header lines say of a file (git-diff(1), "generating patch text"); no hunks yet."""
     said: dict[str, bytes] = {}
-    facts: dict[str, object] = {"old_blob": None, "new_blob": None, "binary": False}
+    old_blob: str | None = None
+    new_blob: str | None = None
     keys = (
         b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ",
         b"rename from ", b"rename to ", b"copy from ", b"copy to ", b"--- ", b"+++ ",
     )  # fmt: skip
     for line in header:
         if match := _INDEX.match(line):
-            facts["old_blob"], facts["new_blob"] = match[1].decode(), match[2].decode()
+            old_blob, new_blob = match[1].decode(), match[2].decode()
             if match[3]:
                 said.setdefault("old mode", match[3])
                 said.setdefault("new mode", match[3])
-        elif line.startswith((b"GIT binary patch", b"Binary files ")):
-            facts["binary"] = True
         for prefix in keys:
             if line.startswith(prefix):
                 said[prefix.decode().strip()] = line[len(prefix) :]
     kind, old, new = _kind_and_paths(header[0], said, where, first_line)
-    modes: dict[str, bytes | None] = {
-        "old_mode": said.get("deleted file mode", said.get("old mode")),
-        "new_mode": said.get("new file mode", said.get("new mode")),
-    }
-    for key, mode in modes.items():
-        if mode is not None and mode.decode() not in _MODES:
-            raise InvalidInput(
-                "patch has a file mode that is no regular file's",
-                where=f"{where}, line {first_line}",
-                expected=", ".join(sorted(_MODES)),
-                found=mode.decode(errors="replace"),
-            )
-        facts[key] = None if mode is None else mode.decode()
-    return facts | {"kind": kind, "old_path": old, "new_path": new}
+    return FileDiff(
+        kind=kind,
+        old_path=old,
+        new_path=new,
+        old_mode=_mode(said.get("deleted file mode", said.get("old mode")), where, first_line),
+        new_mode=_mode(said.get("new file mode", said.get("new mode")), where, first_line),
+        old_blob=old_blob,
+        new_blob=new_blob,
+        hunks=(),
+        binary=any(line.startswith((b"GIT binary patch", b"Binary files ")) for line in header),
+        patch_line=first_line,
+    )
+
+
+def _mode(said: bytes | None, where: str, line: int) -> str | None:
+    """A mode of a regular file or a link, if one is said."""
+    if said is None:
+        return None
+    mode = said.decode(errors="replace")
+    if mode not in _MODES:
+        raise InvalidInput(
+            "patch has a file mode that is no regular file's",
+            where=f"{where}, line {line}",
+            expected=", ".join(sorted(_MODES)),
+            found=mode,
+        )
+    return mode
 
 
 def _kind_and_paths(first: bytes, said: dict[str, bytes], where: str, line: int) -> tuple[Kind, str, str]:

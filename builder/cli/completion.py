@@ -9,6 +9,8 @@ from builder.errors import OverlayError
 from builder.root import find_root
 from builder.series import read_series_file
 
+IMAGE_TREE = "image:"  # how `overlay probe` names the source inside an image
+
 
 def complete_series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Series below ``patches/``."""
@@ -18,6 +20,19 @@ def complete_series(ctx: click.Context, param: click.Parameter, incomplete: str)
         return []
     names = sorted(path.parent.name for path in directory.glob("*/series"))
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def complete_tree(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Trees for ``overlay probe``: known releases, overlays, images and directories."""
+    from builder.releases import known_releases
+
+    try:
+        root = find_root(ctx.params.get("root"))
+        names = [*known_releases(root.path), *(f"overlay:{name}" for name in root.names()), IMAGE_TREE]
+    except OverlayError:
+        return []
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="dir")]
 
 
 def complete_patch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

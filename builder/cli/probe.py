@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder.cli.completion import IMAGE_TREE, complete_tree
 from builder.cli.options import root_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table
+from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.probe.matrix import Matrix
     from builder.probe.sources import NamedTree
+    from builder.root import Root
 
 _COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yellow"}
 
@@ -25,9 +27,16 @@ _COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yell
     "  overlay probe v0.5.17 v0.5.20 overlay:glm53-flash-gb10\n"
     "  overlay probe ~/src/sglang --only shm-broadcast-host-ip\n"
     "  overlay probe ~/src/sglang@main --json\n"
+    "  overlay probe image:registry.example/sglang@sha256:06e4…\n"
     "  overlay probe overlay:glm53-flash-gb10 --compile",
 )
-@click.argument("trees", nargs=-1, required=True, metavar="TREE|overlay:NAME|RELEASE...")
+@click.argument(
+    "trees",
+    nargs=-1,
+    required=True,
+    metavar="TREE|overlay:NAME|image:REF|RELEASE...",
+    shell_complete=complete_tree,
+)
 @click.option("--only", multiple=True, metavar="PROBE", help="Run this probe alone; can be repeated.")
 @click.option("--markdown", is_flag=True, help="Print the matrix as Markdown.")
 @click.option(
@@ -63,12 +72,11 @@ def command(
 ) -> None:
     """Run the probes: which defects does a source tree have?
 
-    A tree is a directory with python/sglang in it, DIRECTORY@REVISION of a git repository, a release, or an
-    overlay's pin with its series applied. The answers are defect, fixed, absent (the tree has no such site)
-    and unknown (with the reason).
+    A tree is a directory with python/sglang in it, DIRECTORY@REVISION of a git repository, a release, an
+    overlay's pin with its series applied, or the source inside an image (image:REF, image:oci:DIR). The
+    answers are defect, fixed, absent (the tree has no such site) and unknown (with the reason).
     """
     from builder.probe.matrix import ask_all, find_probes
-    from builder.probe.sources import find_tree
     from builder.root import cache_path, find_root
 
     if as_json and markdown:
@@ -79,22 +87,36 @@ def command(
 
         if len(trees) != 1:
             raise UsageError("evidence is taken from one tree at a time", found=" ".join(trees))
-        named_tree = find_tree(trees[0], home, cache_path(), Progress())
-        show_evidence(evidence, named_tree, as_json=as_json)
+        show_evidence(evidence, _tree(trees[0], home, Progress()), as_json=as_json)
         return
     probes = find_probes(home.probes, only)
     kept = None if fresh else cache_path() / "probes"
     progress = Progress()
-    named = [find_tree(name, home, cache_path(), progress) for name in dict.fromkeys(trees)]
-    progress(f"running {len(probes)} probes on {len(named)} trees")
-    matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout, remembered=kept)
-    progress.close()
+    try:
+        named = [_tree(name, home, progress) for name in dict.fromkeys(trees)]
+        progress(f"running {len(probes)} probes on {len(named)} trees")
+        matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout, remembered=kept)
+    finally:
+        progress.close()
     if as_json:
         print_json(matrix.as_json() | {"origins": {tree.name: tree.origin for tree in named}})
     elif markdown:
         _print_markdown(matrix, named)
     else:
         _print_text(matrix)
+
+
+def _tree(name: str, home: Root, progress: Progress) -> NamedTree:
+    from builder.probe.sources import NamedTree, find_tree, pristine_tree
+    from builder.root import cache_path
+
+    if not name.startswith(IMAGE_TREE):
+        return find_tree(name, home, cache_path(), progress)
+    from builder.judging.imagetree import image_target
+
+    target = image_target(name.removeprefix(IMAGE_TREE), cache_path(), progress.transfer, warn)
+    tree = pristine_tree(target.upstream)
+    return NamedTree(name, f"source in the image, git tree {tree.tree_id}", tree)
 
 
 def _print_text(matrix: Matrix) -> None:

@@ -257,8 +257,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], say: Say) -> tu
         text=True,
         errors="replace",
     ) as process:
-        assert process.stdout is not None  # noqa: S101 (for the type checker: it was asked for)
-        for line in process.stdout:
+        for line in process.stdout or ():
             if line.strip():
                 say(line.strip()[:200])
                 kept = [*kept, line.rstrip()][-_KEPT_LINES:]

@@ -113,6 +113,14 @@ def test_source_in_an_image_and_two_images(cached: Overlay, small_base: Base, tm
         options = ("--base", small_base.reference, "--platform", "linux/amd64", "--output", f"oci:{output}")
         cached("build", "glm53-flash-gb10", *options, timeout=600).check()
         built.append(f"oci:{output}")
+    trees = [f"image:{place}" for place in (small_base.reference, *built)]
+    only = ("--only", "mamba-cache-for-requests", "--only", "shm-broadcast-host-ip")
+    probes = cached("probe", *trees, *only, "--json", timeout=600).check().json["probes"]
+    states = {probe["name"]: [probe["answers"][tree]["state"] for tree in trees] for probe in probes}
+    assert states == {
+        "mamba-cache-for-requests": ["defect", "fixed", "defect"],
+        "shm-broadcast-host-ip": ["defect", "fixed", "fixed"],
+    }
     difference = cached("diff", *built, "--json", timeout=600).check().json
     assert difference["patches"] == {"mamba-cache-for-requests": "only in the first"}
     assert difference["files"] == {"python/sglang/srt/mem_cache/kv_cache_configurator.py": "differs"}

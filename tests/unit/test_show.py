@@ -86,6 +86,8 @@ def _read(handle: int) -> bytes:
         (["patch", "refresh", "demo", "t"], {"two"}),
         (["patch", "edit", "demo", "o"], {"one"}),
         (["new", "x", "--from", "d"], {"demo"}),
+        (["probe", "overlay:d"], {"overlay:demo"}),
+        (["probe", "v0.5.1"], {"v0.5.16", "v0.5.17", "v0.5.18", "v0.5.19"}),
     ],
 )
 def test_shells_complete_overlays_series_and_patches(
