@@ -11,7 +11,7 @@ from typing import Any
 
 from builder.errors import InvalidInput, ProbeFailed
 from builder.probe.harness import Answer, Tree
-from builder.probe.remember import Memory
+from builder.probe.remember import Heard, Memory
 from builder.probe.run import MEMORY, TIMEOUT, Prober, read_probe
 
 
@@ -111,10 +111,14 @@ def _ask(prober: Prober, probe: Path, tree: Tree, known: Memory | None) -> Answe
     if known is None or fingerprint is None:
         return prober.ask(probe, tree)
     source = read_probe(probe)
-    answer = known.get(source, fingerprint)
-    if answer is None:
-        answer = prober.ask(probe, tree)
+    if answer := known.get(source, fingerprint):
+        return answer
+    if answer := known.recognize(source, tree):
         known.put(source, fingerprint, answer)
+        return answer
+    heard = Heard(tree)
+    answer = prober.ask(probe, heard)
+    known.put(source, fingerprint, answer, heard.trace)
     return answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -89,15 +90,84 @@ def test_answers_are_remembered_by_probe_and_tree(probes: Path, tmp_path: Path) 
     kept = tmp_path / "kept"
     path = probes / "a.py"
     assert ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"].state == "defect"
-    entries = list(kept.iterdir())
-    assert len(entries) == 1
-    entries[0].write_text('{"state": "fixed", "evidence": "from memory", "pins": ["torch"]}')
+    (entry,) = (path for path in kept.iterdir() if b"trace" not in path.read_bytes())
+    entry.write_text('{"state": "fixed", "evidence": "from memory", "pins": ["torch"]}')
     answer = ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"]
     assert answer == Answer("fixed", "from memory", ("torch",))
     assert ask_all([path], {"t": BEFORE}).answers["a", "t"].state == "defect"
     assert ask_all([path], {"t": AFTER}, remembered=kept).answers["a", "t"].evidence == "x is 2"
     path.write_text(path.read_text().replace("x is 1", "still"))
     assert ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"].evidence == "still"
+
+
+CURIOUS = """
+from builder.probe.harness import fixed
+
+def probe(tree):
+    said = [tree.read("python/sglang/a.py"), "b.py" in tree, "c.py" in tree, list(tree.paths("d/"))]
+    try:
+        said.append(tree.read("none.py"))
+    except KeyError:
+        pass
+    return fixed(f"{said} {tree.grep(b'needle', 'd/')}")
+"""
+SEEN = {"python/sglang/a.py": b"x = 1\n", "b.py": b"", "d/1.py": b"needle", "d/2.py": b""}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_recognized"),
+    [
+        pytest.param({"other.py": b"new"}, True, id="a file that it did not ask for"),
+        pytest.param({"b.py": b"changed"}, True, id="bytes of a file of which it asked whether it is there"),
+        pytest.param({"d/1.py": b"a needle"}, True, id="bytes in which it found the same"),
+        pytest.param({"python/sglang/a.py": b"x = 2\n"}, False, id="a file that it read"),
+        pytest.param({"python/sglang/a.py": None}, False, id="a file that it read is gone"),
+        pytest.param({"b.py": None}, False, id="a file that was there is gone"),
+        pytest.param({"c.py": b""}, False, id="a file that was not there has come"),
+        pytest.param({"none.py": b""}, False, id="a file that could not be read has come"),
+        pytest.param({"d/3.py": b""}, False, id="another path below"),
+        pytest.param({"d/2.py": b"needle"}, False, id="another file with the text"),
+    ],
+)
+def test_an_answer_holds_for_every_tree_that_says_the_same(
+    change: dict[str, bytes | None], is_recognized: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "curious.py"
+    path.write_text(CURIOUS)
+    first, second = MappingTree(SEEN), MappingTree({**SEEN, **change})
+    ask_all([path], {"t": first}, remembered=tmp_path / "kept")
+    (traces,) = (entry for entry in (tmp_path / "kept").iterdir() if b"trace" in entry.read_bytes())
+    value = json.loads(traces.read_bytes())
+    value[0]["evidence"] = "from memory"
+    traces.write_text(json.dumps(value))
+    fresh = ask_all([path], {"t": second}).answers["curious", "t"]
+    for _ in range(2):
+        answer = ask_all([path], {"t": second}, remembered=tmp_path / "kept").answers["curious", "t"]
+        assert (answer.evidence == "from memory") == is_recognized
+        assert answer == fresh or is_recognized
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        [],
+        None,
+        [["read"]],
+        [[["read", "python/sglang/a.py"], 7]],
+        [[["write", "python/sglang/a.py"], "x"]],
+        [[["grep", "x"], "x"]],
+        [[["read", 7], "x"]],
+    ],
+)
+def test_a_damaged_trace_recognizes_nothing(trace: object, tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    memory.put(b"probe", "tree", Answer("fixed", "x", ()), {("contains", "nothing"): "False"})
+    assert memory.recognize(b"probe", MappingTree({})) == Answer("fixed", "x", ())
+    (traces,) = (entry for entry in tmp_path.iterdir() if b"trace" in entry.read_bytes())
+    value = json.loads(traces.read_bytes())
+    value[0]["trace"] = trace
+    traces.write_text(json.dumps(value))
+    assert memory.recognize(b"probe", MappingTree({})) is None
 
 
 def test_unknown_is_never_remembered(probes: Path, tmp_path: Path) -> None:
@@ -109,7 +179,8 @@ def test_unknown_is_never_remembered(probes: Path, tmp_path: Path) -> None:
 def test_damaged_memory_is_asked_anew(probes: Path, tmp_path: Path, junk: str) -> None:
     kept = tmp_path / "kept"
     ask_all([probes / "a.py"], {"t": BEFORE}, remembered=kept)
-    next(kept.iterdir()).write_bytes(junk.encode("latin-1"))
+    for entry in kept.iterdir():
+        entry.write_bytes(junk.encode("latin-1"))
     assert ask_all([probes / "a.py"], {"t": BEFORE}, remembered=kept).answers["a", "t"].state == "defect"
 
 
