@@ -82,7 +82,7 @@ def ask_all(
     memory: int = MEMORY,
     remembered: Path | None = None,
 ) -> Matrix:
-    """Run every probe on every tree; the trees side by side, as far as there are processors.
+    """Run every probe on every tree; as many at a time as there are processors.
 
     Args:
         probes: files ``NAME.py``.
@@ -96,12 +96,17 @@ def ask_all(
     """
     known = None if remembered is None else Memory(remembered)
 
-    def about(name: str) -> list[tuple[tuple[str, str], Answer]]:
-        with Prober(timeout=timeout, memory=memory) as prober:
-            return [((probe.stem, name), _ask(prober, probe, trees[name], known)) for probe in probes]
+    waiting = iter([(probe, name) for name in trees for probe in probes])
+    answers: dict[tuple[str, str], Answer] = {}
 
-    with ThreadPoolExecutor(max(1, min(len(trees), os.cpu_count() or 1))) as pool:
-        answers = dict(pair for column in pool.map(about, trees) for pair in column)
+    def work(_: int) -> None:
+        with Prober(timeout=timeout, memory=memory) as prober:
+            for probe, name in waiting:  # of one iterator, each thread gets others
+                answers[probe.stem, name] = _ask(prober, probe, trees[name], known)
+
+    workers = max(1, min(len(trees) * len(probes), os.cpu_count() or 1))
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
     return Matrix(tuple(probe.stem for probe in probes), tuple(trees), answers)
 
 
