@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from threading import Lock
 
 from builder.errors import Unavailable
 from builder.image.login import Login
@@ -90,7 +91,7 @@ class _Header:
 
 
 class Authorizer:
-    """Authorization headers for one registry.
+    """Authorization headers for one registry. Threads share it: one of them finds out who we are.
 
     Args:
         registry: its name, for messages.
@@ -115,27 +116,40 @@ class Authorizer:
         self._warned = False
         self._challenge: Challenge | None = None
         self._headers: dict[Scopes, _Header] = {}
+        self.negotiating = Lock()
+        """Held by the thread whose refused request is tried with other headers."""
 
     def header(self, scopes: Scopes) -> str | None:
         """What to send first: what worked for these scopes, or what the known challenge asks for."""
-        kept = self._headers.get(scopes)
-        if kept and kept.expires > time.monotonic():
+        if kept := self._kept(scopes):
             return kept.value
         if self._challenge is None:
             return None
-        for header in self._fresh(scopes, self._challenge):
-            self._headers[scopes] = header
-            return header.value
+        with self.negotiating:
+            if kept := self._kept(scopes):
+                return kept.value
+            for header in self._fresh(scopes, self._challenge):
+                self._headers[scopes] = header
+                return header.value
         return None
+
+    def _kept(self, scopes: Scopes) -> _Header | None:
+        kept = self._headers.get(scopes)
+        return kept if kept and kept.expires > time.monotonic() else None
 
     def after_refusal(
         self, scopes: Scopes, challenges: Iterable[str], refused: str | None
     ) -> Iterator[str | None]:
         """Further headers to try, best first, each differing from ``refused``.
 
-        A login comes first; for reading, nobody's name comes after it (a stale login must not hide a public
-        image). Taking the next one says that the one before was refused too.
+        What another thread found meanwhile comes first, then a login; for reading, nobody's name comes after
+        it (a stale login must not hide a public image). Taking the next one says that the one before was
+        refused too. The caller holds :attr:`negotiating`.
         """
+        found = self._kept(scopes)
+        if found and found.value != refused:
+            yield found.value
+            refused = found.value
         understood = sorted(parse_challenges(challenges), key=lambda challenge: challenge.scheme != "bearer")
         challenge = next(iter(understood), self._challenge)
         if challenge is None:
@@ -146,7 +160,7 @@ class Authorizer:
                 continue
             self._headers[scopes] = header
             yield header.value
-            del self._headers[scopes]  # asked for another: this one did not help
+            self._headers.pop(scopes, None)  # asked for another: this one did not help
 
     def accepted(self, scopes: Scopes) -> None:
         """The last header worked; say so if it was nobody's although there is a login."""

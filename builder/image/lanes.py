@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
+
+MOMENT = 1.0  # seconds
 
 Check = Callable[[], None]
 Task = Callable[[Check], None]
@@ -18,7 +21,8 @@ class OthersFailedError(Exception):
 def side_by_side(tasks: Sequence[Task], lanes: int) -> None:
     """Run all tasks, ``lanes`` at a time; the first error ends the rest, and is raised.
 
-    Threads that are at work then are not waited for: they end at their next check, or with the process.
+    Threads that are at work then end at their next check; they are waited for a moment, and not longer: one
+    that hears nothing of its registry ends with the process.
 
     Args:
         tasks: started in this order. Each is given a function to call now and then, which raises when the
@@ -30,14 +34,18 @@ def side_by_side(tasks: Sequence[Task], lanes: int) -> None:
         for task in tasks:
             task(run.check)
         return
-    for _ in range(min(lanes, len(tasks))):
-        Thread(target=run.work, daemon=True).start()
+    threads = [Thread(target=run.work, daemon=True) for _ in range(min(lanes, len(tasks)))]
+    for thread in threads:
+        thread.start()
     try:
         for _ in tasks:
             if (error := run.results.get()) is not None:
                 raise error
     finally:
         run.stop.set()
+        until = time.monotonic() + MOMENT
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 class _Run:
@@ -57,9 +65,11 @@ class _Run:
         while (task := self._next()) is not None:
             try:
                 task(self.check)
+            except OthersFailedError:
+                return
             except BaseException as error:  # raised again where the results are read, whatever it is
-                self.stop.set()
                 self.results.put(error)
+                self.stop.set()  # after it: whoever stops for it must not be heard first
             else:
                 self.results.put(None)
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
 from builder.image.authorization import DeniedError, Scopes, pull, push
 from builder.image.document import json_object, media_type_of
+from builder.image.lanes import OthersFailedError
 from builder.image.model import (
     INDEX_TYPES,
     MANIFEST_TYPES,
@@ -131,7 +132,8 @@ class Repository:
         self._root = f"/v2/{path}"
         self._read: Scopes = frozenset({pull(path)})
         self._write: Scopes = frozenset({push(path)})
-        self._does_not_mount: set[str] = set()
+        self._does_not_mount: set[str] = set()  # names of neighbours
+        self._not_near: set[str] = set()
         self._stored: set[str] = set()  # blobs seen here in this run: they are not asked for again
         self._turns: dict[str, Lock] = {}
 
@@ -261,7 +263,7 @@ class Repository:
         with self._turn(descriptor.digest) as is_wanted:
             if not is_wanted:
                 return
-            mounted, session = self._mount(descriptor.digest, near)
+            mounted, session = self._try_mount(descriptor.digest, near)
             if not mounted and (is_new or not self._there(descriptor.digest, session)):
                 self._upload(descriptor, lambda: nullcontext(iter(checked)), session, _ignore)
 
@@ -291,13 +293,8 @@ class Repository:
 
     def _copy_blob(self, source: ImageSource, descriptor: Descriptor, progress: Progress) -> None:
         # A mount says in one request what asking first and mounting then would take two for.
-        # A neighbour that did not give a layer is not asked again: most registries mount all or nothing.
-        near = None if source.name in self._does_not_mount else source
-        mounted, session = self._mount(descriptor.digest, near)
-        if mounted:
-            return
-        self._does_not_mount.add(source.name)
-        if not self._there(descriptor.digest, session):
+        mounted, session = self._mount(descriptor.digest, source)
+        if not mounted and not self._there(descriptor.digest, session):
             self._upload(descriptor, lambda: source.open_blob(descriptor), session, progress)
 
     def _there(self, digest: str, session: UploadSession | None) -> bool:
@@ -504,25 +501,49 @@ class Repository:
             if response.length_remaining:
                 raise TransientError(f"the connection ended {response.length_remaining} bytes early")
 
-    def _mount(self, digest: str, source: ImageSource | None) -> tuple[bool, UploadSession | None]:
+    def _mount(self, digest: str, source: ImageSource) -> tuple[bool, UploadSession | None]:
         """Ask for a neighbour's blob: whether it is ours now; if not, the upload that was opened instead.
 
-        Only another repository of this registry is a neighbour; nothing is asked about any other source.
+        A neighbour whose blob was not given is not asked again: most registries mount everything or nothing.
         """
-        if not isinstance(source, Repository) or source.registry is not self.registry:
+        request = self._mount_request(digest, source)
+        if request is None or source.name in self._does_not_mount:
             return False, None
-        if source.path == self.path:
-            return False, None
-        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(source.path, safe='')}"
         try:
-            scopes = self._write | source._read
-            expect = frozenset({201, 202, 400, 404, 405})
-            reply = self._transport.request(Request("POST", target, scopes, expect, body=b""))
+            reply = self._transport.request(request)
         except DeniedError:
-            return False, None  # no leave for both at once: the blob is read and written instead
-        if reply.status == 201:
+            reply = None  # no leave for both at once: the blob is read and written instead
+        return self._mounted(reply, source, self._does_not_mount)
+
+    def _try_mount(self, digest: str, near: ImageSource | None) -> tuple[bool, UploadSession | None]:
+        """Like :meth:`_mount`, of a blob that is at hand: one try, and no failure of it is one."""
+        request = self._mount_request(digest, near)
+        if near is None or request is None or near.name in self._not_near:
+            return False, None
+        try:
+            reply = self._transport.request_once(request)
+        except (TransientError, Unavailable):
+            reply = None
+        return self._mounted(reply, near, self._not_near)
+
+    def _mount_request(self, digest: str, source: ImageSource | None) -> Request | None:
+        """The request for a blob of another repository of this registry; nothing else is a neighbour."""
+        if not isinstance(source, Repository) or source.registry is not self.registry:
+            return None
+        if source.path == self.path:
+            return None
+        target = f"{self._root}/blobs/uploads/?mount={digest}&from={quote(source.path, safe='')}"
+        expect = frozenset({201, 202, 400, 403, 404, 405, 409})
+        return Request("POST", target, self._write | source._read, expect, body=b"")
+
+    def _mounted(
+        self, reply: Reply | None, source: ImageSource, others: set[str]
+    ) -> tuple[bool, UploadSession | None]:
+        if reply and reply.status == 201:
             return True, None
-        return False, UploadSession(self._transport, self._write, reply) if reply.status == 202 else None
+        others.add(source.name)
+        opened = reply and reply.status == 202
+        return False, UploadSession(self._transport, self._write, reply) if reply and opened else None
 
     def _open_session(self) -> UploadSession:
         reply = self._transport.request(
@@ -546,7 +567,7 @@ class Repository:
             try:
                 with opened() as chunks:
                     send(session, chunks, descriptor, counted)
-            except OverlayError:
+            except (OverlayError, OthersFailedError):
                 session.cancel()
                 raise
             except SessionLostError as error:

@@ -235,14 +235,15 @@ class Transport:
             return response
         detail = self._drop(response)
         challenges = response.headers.getlist("WWW-Authenticate")
-        for header in self._authorizer.after_refusal(request.scopes, challenges, sent):
-            if isinstance(request.body, StreamBody):
-                raise TransientError("its leave ran out; there is a new one")
-            response = self._follow(request, header)
-            if not self._is_refusal(response, header):
-                self._authorizer.accepted(request.scopes)
-                return response
-            detail = self._drop(response)
+        with self._authorizer.negotiating:
+            for header in self._authorizer.after_refusal(request.scopes, challenges, sent):
+                if isinstance(request.body, StreamBody):
+                    raise TransientError("its leave ran out; there is a new one")
+                response = self._follow(request, header)
+                if not self._is_refusal(response, header):
+                    self._authorizer.accepted(request.scopes)
+                    return response
+                detail = self._drop(response)
         raise self._authorizer.denied(str(request), self.registry, request.scopes, detail)
 
     def _is_refusal(self, response: BaseHTTPResponse, sent: str | None) -> bool:

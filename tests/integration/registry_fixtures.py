@@ -119,6 +119,7 @@ class TokenServer:
     """Gives out tokens that the registry checks by the certificate; remembers what it was asked.
 
     ``open`` are repositories that everybody may read and write, ``closed`` public ones that nobody may read.
+    Where ``logins_are_worthless`` a login gets a token too, with which the registry allows nothing.
     """
 
     certificate: Path
@@ -129,6 +130,7 @@ class TokenServer:
     failures: list[int] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
+    logins_are_worthless: bool = False
 
     @property
     def realm(self) -> str:
@@ -173,6 +175,8 @@ class TokenServer:
 
     def grant(self, scope: str, login: str | None) -> Grant | None:
         """What of ``scope`` this login gets: its own all, of a public one its reading, else nothing."""
+        if login and self.logins_are_worthless:
+            return None
         kind, name, actions = scope.split(":")
         wanted = tuple(actions.split(","))
         if name in self.open or (login == USER and name.startswith(f"{USER}/")):

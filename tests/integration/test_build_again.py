@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Overlay, Run
 from tests.integration.conftest import Registry
-from tests.integration.faulty import FaultyProxy, answer_with, reset_at_once
+from tests.integration.faulty import Action, FaultyProxy, answer_with, reset_at_once
 from tests.integration.judge import OVERLAY
 
 EVERY_TIME = 1_000_000
@@ -97,6 +97,18 @@ def test_a_lock_that_lies_about_where_it_went(
     assert push("second").check().json["digest"] == digest
     manifest = json.loads(registry.manifest("second", "new")[0])
     assert registry.blob("second", manifest["layers"][-1]["digest"])
+
+
+@pytest.mark.parametrize("action", [answer_with(status) for status in (403, 404, 405, 409, 500)])
+def test_a_hint_that_does_not_help_is_no_failure(
+    action: Action, push: Callable[[str], Run], proxy: FaultyProxy, registry: Registry
+) -> None:
+    """The repository of which the lock says that the image was pushed there gives nothing, or fails."""
+    digest = push("first").check().json["digest"]
+    proxy.seen.clear()
+    proxy.fail("POST", f"mount=.*from={registry.space}%2Ffirst", action, times=EVERY_TIME)
+    assert push("second").check().json["digest"] == digest
+    assert 0 < sum(seen.faulty for seen in proxy.seen) < 8
 
 
 def test_a_registry_that_does_not_mount(push: Callable[[str], Run], proxy: FaultyProxy) -> None:

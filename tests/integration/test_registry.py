@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
+from builder.image.lanes import side_by_side
 from builder.image.layout import Layout
 from builder.image.model import (
     DOCKER_CONFIG,
@@ -915,6 +916,7 @@ def tokens(token_server: TokenServer) -> TokenServer:
     token_server.failures.clear()
     token_server.closed.clear()
     token_server.life = 300
+    token_server.logins_are_worthless = False
     return token_server
 
 
@@ -1053,6 +1055,22 @@ def test_a_stale_login_does_not_hide_a_public_image(
     (warning,) = warnings
     assert f"refused the login {USER} from {path}" in warning
     assert "stale-secret" not in warning
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_threads_that_meet_a_registry_first_find_out_once_who_they_are(
+    attempt: int, tokens: TokenServer, tmp_path: Path, warnings: list[str]
+) -> None:
+    """The login's token is refused, and nobody's is not: each thread could try both, and undo the others."""
+    tokens.logins_are_worthless = True
+    path = login_file(tmp_path, tokens.registry, USER, PASSWORD)
+    read: list[bytes] = []
+    with connect(warnings, path) as network:
+        repository = network.repository(Reference(tokens.registry, "public/app"))
+        side_by_side([lambda check: read.append(repository.read_blob(blob(LAYER)))] * 8, 8)
+    assert read == [LAYER] * 8
+    assert [asked.login for asked in tokens.asked] == [USER, None]
+    assert len(warnings) == 1
 
 
 def test_a_stale_login_and_a_private_image_say_which_login(

@@ -65,3 +65,32 @@ def test_a_stop_in_a_task_is_raised_too() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         side_by_side([stopped], 2)
+
+
+def test_who_stops_for_an_error_is_never_heard_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads change places at the worst of moments: between the error and the stop that it causes."""
+    ended = threading.Event()
+    set_event = threading.Event.set
+
+    def set_and_wait(event: threading.Event) -> None:
+        set_event(event)
+        if event not in (ended, begun):
+            ended.wait(5)
+
+    begun = threading.Event()
+
+    def busy(check: Check) -> None:
+        begun.set()
+        try:
+            while True:
+                check()
+        finally:
+            ended.set()
+
+    def failing(check: Check) -> None:
+        begun.wait(20)
+        raise LookupError("the reason")
+
+    monkeypatch.setattr(threading.Event, "set", set_and_wait)
+    with pytest.raises(LookupError, match="the reason"):
+        side_by_side([busy, failing], 2)
