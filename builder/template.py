@@ -1,15 +1,17 @@
 """``Dockerfile.in`` rendered to a Dockerfile: sandboxed, nothing undefined, no value leaves its line.
 
 A template may come from anywhere. Of jinja2's language it has what makes no text that is much longer than the
-template and its values: loops two deep over short lists, conditions, filters that look at what they would
-make. There is no assignment, macro, block, product or format, with which few characters become gigabytes.
+template and its values: loops, conditions, filters that look at what they would make. There is no assignment,
+macro, block, product or format, with which few characters become gigabytes; and all that a template does is
+counted, and ends when it is too much.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,29 +23,22 @@ if TYPE_CHECKING:
 
 MAX_TEMPLATE_BYTES = 256 << 10
 MAX_DOCKERFILE_BYTES = 4 << 20
-MAX_TURNS = 4096  # of one loop
-MAX_DEPTH = 2  # of loops in each other
+MAX_WORK = 64 << 20  # characters that a template handles; each step of a loop counts as so many:
+STEP = 64
 
-# What a template may ask of a text; what pads or formats could make gigabytes of a few characters.
-_TEXT_METHODS = frozenset(
-    {
-        "startswith",
-        "endswith",
-        "lower",
-        "upper",
-        "strip",
-        "removeprefix",
-        "removesuffix",
-        "split",
-        "partition",
-    }
+# What a template may ask of a value beside its keys; what pads or formats could make gigabytes of little.
+_OF_TEXTS = frozenset(
+    {"startswith", "endswith", "lower", "upper", "strip", "removeprefix", "removesuffix", "split"}
+    | {"partition"}
 )
+_OF_MAPPINGS = frozenset({"items", "keys", "values", "get"})
+_OF_LOOPS = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length"})
 _STATEMENTS = frozenset({"Template", "Output", "TemplateData", "For", "If"})
 _EXPRESSIONS = frozenset(
     {"Name", "Const", "Getattr", "Getitem", "Slice", "List", "Tuple", "Add", "Filter", "Keyword", "Call"}
     | {"Test", "Compare", "Operand", "And", "Or", "Not", "CondExpr"}
 )
-_LOOP = "turns"  # the filter that counts a loop's turns
+_LOOP = "turns"  # the filter that counts a loop's steps
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f\\x85\\u2028\\u2029]")
 
 
@@ -92,6 +87,7 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
 
 def _rendered(template: Template, values: Mapping[str, Any]) -> str:
     """The text of a template, which is not made further than it may be long."""
+    _work.set(MAX_WORK)
     parts, length = [], 0
     for part in template.generate(values):
         parts.append(part)
@@ -105,15 +101,15 @@ def _rendered(template: Template, values: Mapping[str, Any]) -> str:
 def _compiled(source: str) -> Template:
     """A template in its sandbox; a run that renders it for many images compiles it once."""
     from jinja2 import DictLoader, StrictUndefined
+    from jinja2.runtime import LoopContext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Sandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"+"})
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            if isinstance(obj, str) and attr not in _TEXT_METHODS:
-                return False
-            return super().is_safe_attribute(obj, attr, value)
+            known = {str: _OF_TEXTS, Mapping: _OF_MAPPINGS, LoopContext: _OF_LOOPS}
+            return any(attr in names for kind, names in known.items() if isinstance(obj, kind))
 
         def wrap_str_format(self, value: Any) -> None:
             """jinja2 makes an exception for ``format``, which can pad; there is none here."""
@@ -122,6 +118,11 @@ def _compiled(source: str) -> Template:
         def call_binop(self, context: object, operator: str, left: Any, right: Any) -> Any:
             _check_size([left, right])
             return left + right
+
+        def call(self, context: Any, obj: Any, /, *args: Any, **keywords: Any) -> Any:
+            """A method of a text costs as much as the text is long."""
+            _spend(len(of) if isinstance(of := getattr(obj, "__self__", None), str) else 1)
+            return super().call(context, obj, *args, **keywords)
 
     environment = Sandbox(
         loader=DictLoader({}),
@@ -138,12 +139,15 @@ def _compiled(source: str) -> Template:
     own = {"join": _join, "json": _json_array, "quoted": quoted, "replace": _replace, _LOOP: _turns}
     environment.filters = {name: environment.filters[name] for name in kept} | own
     tree = environment.parse(source)
-    _check_nodes(tree, 0)
+    _check_nodes(tree)
     return environment.from_string(tree)
 
 
-def _check_nodes(node: nodes.Node, depth: int) -> None:
-    """Refuse what is not for templates, and have each loop count its turns.
+def _check_nodes(node: nodes.Node) -> int:
+    """Refuse what is not for templates, and have each loop count its steps.
+
+    Returns:
+        How many nodes there are, those of loops inside left out: they count themselves.
 
     Raises:
         TemplateSyntaxError: naming the line.
@@ -153,32 +157,48 @@ def _check_nodes(node: nodes.Node, depth: int) -> None:
     kind = type(node).__name__
     if kind not in _STATEMENTS | _EXPRESSIONS or (isinstance(node, nodes.For) and node.recursive):
         raise TemplateSyntaxError(f"{kind.lower()} is not available in a template", node.lineno)
-    if isinstance(node, nodes.For):
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise TemplateSyntaxError(f"loops are more than {MAX_DEPTH} deep", node.lineno)
-    for child in list(node.iter_child_nodes()):
-        _check_nodes(child, depth)
-    if isinstance(node, nodes.For):
-        node.iter = nodes.Filter(node.iter, _LOOP, [], [], None, None, lineno=node.lineno)
+    count = 1 + sum(_check_nodes(child) for child in list(node.iter_child_nodes()))
+    if not isinstance(node, nodes.For):
+        return count
+    steps = nodes.Const(count, lineno=node.lineno)
+    node.iter = nodes.Filter(node.iter, _LOOP, [steps], [], None, None, lineno=node.lineno)
+    return 1
 
 
 class _UnfitError(Exception):
     """A value is too large, or would have continued on a line of its own."""
 
 
+_work: ContextVar[int] = ContextVar("_work", default=MAX_WORK)
+"""What is left of the work that the template being rendered may do."""
+
+
+def _spend(work: int) -> None:
+    left = _work.get() - work
+    _work.set(left)
+    if left < 0:
+        raise _UnfitError("it does too much: the values are too large, or the loops too long")
+
+
 def _check_size(value: object) -> None:
-    """Refuse a value whose text would be longer than a Dockerfile may be."""
+    """Refuse a value whose text would be longer than a Dockerfile may be, or that is no plain value."""
+    from jinja2 import Undefined
+
     size, waiting = 0, [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, Mapping):
             waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple):
+        elif isinstance(one, list | tuple | KeysView | ValuesView | ItemsView):
             waiting += one
+        elif isinstance(one, Undefined):
+            bool(one)  # says what is not defined
+        elif not isinstance(one, str | int | float | None):
+            raise _UnfitError(f"a {type(one).__name__} cannot be printed")
         size += len(one) if isinstance(one, str) else 1
         if size > MAX_DOCKERFILE_BYTES:
             raise _UnfitError(f"a value is longer than {MAX_DOCKERFILE_BYTES} characters")
+    _spend(size)
 
 
 def _finalize(value: object) -> object:
@@ -190,29 +210,38 @@ def _finalize(value: object) -> object:
     return value
 
 
-def _turns(values: Any) -> list[Any]:
-    """What a loop goes over."""
-    if isinstance(values, str):
-        raise _UnfitError("a loop goes over a list, not over the characters of a text")
-    turns = list(values)
-    if len(turns) > MAX_TURNS:
-        raise _UnfitError(f"a loop has {len(turns)} turns, and may have {MAX_TURNS}")
+def _turns(values: Any, steps: int) -> list[Any]:
+    """What a loop goes over; each turn has so many steps."""
+    turns = _items(values)
+    _spend(STEP * steps * (1 + len(turns)))
     return turns
+
+
+def _items(values: Any) -> list[Any]:
+    if isinstance(values, str):
+        raise _UnfitError("a list is wanted here, and not the characters of a text")
+    return list(values)
 
 
 def _join(values: Any, separator: str = "", attribute: str | None = None) -> str:
     """The texts of a list, or of one key of each of its mappings, with a separator between them."""
-    items = _turns(values)
-    texts = [str(item if attribute is None else item[attribute]) for item in items]
-    _check_size([*texts, *([separator] * len(texts))])
-    return separator.join(texts)
+    items = [item if attribute is None else item[attribute] for item in _items(values)]
+    _check_size([*items, *([_text(separator)] * len(items))])
+    return separator.join(map(str, items))
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    longer = text.count(old) * max(0, len(new) - len(old))
+    longer = _text(text).count(_text(old)) * max(0, len(_text(new)) - len(old))
     if len(text) + longer > MAX_DOCKERFILE_BYTES:
         raise _UnfitError(f"a value would be longer than {MAX_DOCKERFILE_BYTES} characters")
+    _spend(len(text) + longer)
     return text.replace(old, new)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _UnfitError(f"a text is wanted here, and not a {type(value).__name__}")
+    return value
 
 
 def _json_array(value: object) -> str:
