@@ -110,9 +110,9 @@ def nested(expression: str, times: int) -> str:
         pytest.param("{% for a in large %}{% for b in large %}{% endfor %}{% endfor %}", id="characters"),
         pytest.param("{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}", id="many turns"),
         pytest.param(
-            "{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}" * 1000, id="many loops"
+            "{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}" * 100, id="many loops"
         ),
-        pytest.param("{% for a in many %}" + "{% if a %}{% endif %}" * 9000 + "{% endfor %}", id="long loop"),
+        pytest.param("{% for a in many %}" + "{% if a %}{% endif %}" * 500 + "{% endfor %}", id="long loop"),
         pytest.param("{% for a in many %}{% if large.upper() %}{% endif %}{% endfor %}", id="methods"),
         pytest.param("{% for a in many %}{% if large | quoted %}{% endif %}{% endfor %}", id="filters"),
         pytest.param("{% for a in many %}{% if large + large %}{% endif %}{% endfor %}", id="sums"),
