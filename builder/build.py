@@ -88,7 +88,6 @@ class Built:
     Args:
         images: one for each platform.
         index: the index over them, when there are several.
-        digest: of the index, else of the only image.
     """
 
     images: tuple[Baked, ...]
@@ -96,6 +95,7 @@ class Built:
 
     @property
     def digest(self) -> str:
+        """Of the index, else of the only image."""
         return self.index.digest if self.index else self.images[0].image.manifest.digest
 
 

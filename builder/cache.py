@@ -23,6 +23,7 @@ KINDS = {
     "wheels": "release wheels as git objects",
     "repository-": "clones of upstream repositories",
     "series.git": "patched trees as git objects",
+    "images.git": "sources of images as git objects",
     "probes": "answers of probes",
 }
 OTHER = "other"
@@ -67,12 +68,13 @@ def damaged(cache: Path) -> list[Path]:
     return wrong + sorted(layers.glob("*.tmp"))
 
 
-def prune(cache: Path, *, older_than: float) -> list[Entry]:
-    """Remove what was not used for a while, and what is damaged.
+def prune(cache: Path, *, older_than: float, state: Path | None = None) -> list[Entry]:
+    """Remove what was not used for a while, and what is damaged; not what an open work tree reads from.
 
     Args:
         cache: the directory.
         older_than: seconds; 0 removes everything.
+        state: the user's state directory, with the work trees.
 
     Returns:
         What was removed.
@@ -82,7 +84,13 @@ def prune(cache: Path, *, older_than: float) -> list[Entry]:
     """
     wrong = set(damaged(cache))
     limit = time.time() - older_than
-    gone = [entry for entry in list_entries(cache) if entry.used <= limit or entry.path in wrong]
+    settings = [path.read_text() for path in state.glob("*/*/.git/config")] if state else []
+    gone = [
+        entry
+        for entry in list_entries(cache)
+        if (entry.used <= limit or entry.path in wrong)
+        and not any(str(entry.path) in text for text in settings)
+    ]
     for entry in gone:
         _remove(entry.path)
     return gone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +66,14 @@ class Delivered:
         references: by name, tag and digest.
         loaded: its name in the Docker Engine.
         documents: the attestations that were written as files.
+        moved: what a tag led to before, by name and tag; of tags that led to something else.
     """
 
     digest: str
     references: tuple[str, ...] = ()
     loaded: str | None = None
     documents: tuple[Path, ...] = ()
+    moved: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -125,19 +127,23 @@ def deliver(
         raise UsageError("a Docker Engine takes one image: choose with --platform")
     tag = tag_of(delivery.tag_template, finished.tag_values)
     references = []
+    moved: dict[str, str] = {}
     for target in delivery.targets:
         sink = open_sink(target, network, complete=delivery.complete)
         say(f"writing to {sink.name}")
         near = _neighbour(target, before, network)
-        store_images(finished, sink, network, near=near, tag=target.tag or tag, progress=progress)
-        references.append(f"{target.name}:{target.tag or tag}@{finished.digest}")
+        name = f"{target.name}:{target.tag or tag}"
+        old = store_images(finished, sink, network, near=near, tag=target.tag or tag, progress=progress)
+        if old not in (None, finished.digest):
+            moved[name] = str(old)
+        references.append(f"{name}@{finished.digest}")
         if isinstance(target, Reference) and delivery.attach:
             say(f"attaching attestations to {sink.name}")
             for image in finished.images:
                 _attach(network.repository(target), image.image.descriptor, image.documents, near)
     loaded = _load(finished, tag, network, progress) if delivery.load else None
     made = [(str(image.image.platform.canonical), image.documents) for image in finished.images]
-    return Delivered(finished.digest, tuple(references), loaded, _write(delivery.attest, made))
+    return Delivered(finished.digest, tuple(references), loaded, _write(delivery.attest, made), moved)
 
 
 def store_images(
@@ -146,9 +152,9 @@ def store_images(
     network: Network,
     *,
     near: Repository | None = None,
-    tag: str | None,
+    tag: str,
     progress: ByteProgress,
-) -> None:
+) -> str | None:
     """Write a build to a registry or layout: blobs, then manifests by digest, the tag last of all.
 
     Args:
@@ -159,12 +165,16 @@ def store_images(
         tag: the name for the whole.
         progress: makes a byte counter for a layer that is streamed.
 
+    Returns:
+        What the tag led to before, as far as the sink says.
+
     Raises:
         ImageMismatch, Unavailable: a base or the sink fails.
     """
     from builder.image.location import open_source
 
-    tasks: list[Task] = []
+    before: list[str | None] = []
+    tasks: list[Task] = [lambda check: before.append(sink.find_tag(tag))]
     for image in finished.images:
         tasks.append(_putting(sink, image.layer_descriptor, image.layer, near))
         tasks.append(_putting(sink, image.image.config_descriptor, image.image.config, near, is_new=True))
@@ -173,10 +183,11 @@ def store_images(
     side_by_side(tasks, sink.lanes)
     if finished.index is None:
         sink.put_manifest(finished.images[0].image.manifest, tag=tag)
-        return
+        return before[0]
     for image in finished.images:
         sink.put_manifest(image.image.manifest)
     sink.put_manifest(finished.index, tag=tag)
+    return before[0]
 
 
 def _neighbour(

@@ -14,6 +14,8 @@ from builder.image.model import Descriptor, NewImage, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.lock import INPUTS, Lock
 
+MOST_REFERENCES = 16  # that the lock keeps of one image, the last ones first
+
 
 @dataclass(frozen=True)
 class FinishedImage:
@@ -89,7 +91,7 @@ class Finished:
 
 
 def locked(lock: Lock, finished: Finished, references: Sequence[str]) -> Lock:
-    """The lock with what this build verified and made.
+    """The lock with what this build verified and made; where the same images went before stays there.
 
     Args:
         lock: as it was read.
@@ -97,9 +99,9 @@ def locked(lock: Lock, finished: Finished, references: Sequence[str]) -> Lock:
         references: where it went.
     """
     bases = {str(image.base.digest): image.facts for image in finished.images}
+    went = list(dict.fromkeys([*sorted(references), *pushed_before(lock, finished)]))[:MOST_REFERENCES]
     images = {
-        str(image.image.platform.canonical): {**image.record, "references": sorted(references)}
-        for image in finished.images
+        str(image.image.platform.canonical): {**image.record, "references": went} for image in finished.images
     }
     return replace(
         lock,
@@ -117,7 +119,7 @@ def pushed_before(lock: Lock, finished: Finished) -> list[str]:
         references = record.get("references")
         if record.get("digest") == image.record["digest"] and isinstance(references, list):
             found += [text for text in references if isinstance(text, str)]
-    return found
+    return list(dict.fromkeys(found))
 
 
 # --- as bytes -----------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 A build's digest is decided by its inputs alone, so the same inputs need no second build. What is asked for
 names a file of the cache; that file says which build it holds and what the inputs were, each of which is
 compared: the spec, the series and its patches, the probes, the template, this program, and what the lock
-knows of the bases. Nothing is trusted that does not have its checksum, and what is not there is built.
+knows of the bases. What does not have its checksum is not used; the cache is the user's own, and whoever
+writes there could make a checksum too. Versions of jinja2 and pydantic are no inputs: what they make of the
+same inputs is the same, and the tests of reproducibility are where that is seen.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from builder import __version__
 from builder.errors import OverlayError
 from builder.finished import Finished, from_parts, to_parts
 from builder.image.model import canonical_json
+from builder.image.reference import LAYOUT_SCHEME
 from builder.lock import INPUTS, Lock
 from builder.root import Root
 from builder.wholefile import write_whole
@@ -56,7 +59,7 @@ class Asked:
             self.base,
             self.platforms,
             os.environ.get("SOURCE_DATE_EPOCH"),
-            str(Path.cwd()),
+            str(Path.cwd()) if (self.base or "").startswith(LAYOUT_SCHEME) else "",
         ]
         return cache / DIRECTORY / hashlib.sha256(canonical_json(value)).hexdigest()
 
@@ -96,11 +99,15 @@ def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finishe
         if head["files"] != asked.read_files(head["series"]) or head["pins"] != lock.pins:
             return None
         finished = from_parts(head["build"], blobs)
-        if not _recorded(finished, lock) or (documents and not all(i.documents for i in finished.images)):
+        if documents and not all(image.documents for image in finished.images):
+            return None
+        if not finished.images or not _recorded(finished, lock):
             return None
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, OverlayError):
+    except (
+        OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverlayError,
+    ):  # fmt: skip
         # Another version's, half of one, or damaged: it is worth no message, since it can be made again.
         with suppress(OSError):
             place.unlink(missing_ok=True)

@@ -25,6 +25,13 @@ class Root:
     state: Path
 
     @property
+    def key(self) -> str:
+        """Tells this root's work from that of others, in a name."""
+        import hashlib
+
+        return hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
+
+    @property
     def overlays(self) -> Path:
         return self.path / "overlays"
 
@@ -123,14 +130,19 @@ def _current_directory() -> Path:
 
 def _writable(path: Path) -> Root:
     if path == _PACKAGED or not os.access(path / "overlays", os.W_OK):
-        from platformdirs import user_state_path
-
-        return Root(path, user_state_path("sglang-overlay") / "overlays")
+        return Root(path, state_path() / "overlays")
     if (path / ".overlay-transaction").exists():
         from builder.transaction import finish
 
         finish(path)  # a command that was killed had decided to change several files
     return Root(path, path / "overlays")
+
+
+def state_path() -> Path:
+    """The user's state directory: what is there is somebody's work, and outlives the cache."""
+    from platformdirs import user_state_path
+
+    return user_state_path("sglang-overlay")
 
 
 def cache_path() -> Path:

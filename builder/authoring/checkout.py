@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -33,15 +32,7 @@ def worktree_of(home: Home, state: Path) -> WorkTree:
         home: the series.
         state: the user's state directory; it outlives the cache, since there is work in it.
     """
-    key = hashlib.sha256(str(home.root.path).encode()).hexdigest()[:8]
-    return WorkTree(state / "edit" / f"{home.name}-{key}", home.name)
-
-
-def state_path() -> Path:
-    """The user's state directory for overlay."""
-    from platformdirs import user_state_path
-
-    return user_state_path("sglang-overlay")
+    return WorkTree(state / "edit" / f"{home.name}-{home.root.key}", home.name)
 
 
 def series_key(home: Home, upstream: Upstream) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from builder.authoring.series_file import SeriesFile, read_series_lines
 from builder.errors import InvalidInput
+from builder.patch import parse_patch
 from builder.root import Root
 from builder.series import Series, read_series
 from builder.spec import Spec, read_spec
@@ -54,10 +55,13 @@ class Home:
             The patches that were in the series and are no more.
 
         Raises:
-            InvalidInput: the series is of the installed package, or may not be written to.
+            InvalidInput: the series is of the installed package, or may not be written to; or a patch cannot
+                be read. Then nothing is written.
         """
         self.root.check_writable()
         before = self.order()
+        for name, data in patches:
+            parse_patch(name, data)  # before any is written: a patch that cannot be read stops every command
         for name, data in patches:
             path = self.path(name)
             if not path.is_file() or path.read_bytes() != data:

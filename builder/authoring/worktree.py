@@ -132,13 +132,15 @@ class WorkTree:
     def stopped(self, busy: str) -> PatchConflict:
         """The error for a conflict that git left in the work tree, with the next steps."""
         unmerged = self.git("diff", "--name-only", "--diff-filter=U", "-z").split(b"\0")
+        # Where git am stopped, the tree is being made, and holds nothing else.
+        give_up = "git rebase --abort" if busy == "rebase" else f"rm -r {shlex.quote(str(self.path))}"
         files = ", ".join(sorted({os.fsdecode(name) for name in unmerged if name}))
         return PatchConflict(
             f"git {busy} stopped and waits for you",
             where=str(self.path),
             found=f"conflicts in {files}" if files else None,
             hint=f"cd {self.path}; resolve, git add FILES, git {busy} --continue; then: "
-            f"overlay patch export {self.series}. To give it up: rm -r {shlex.quote(str(self.path))}",
+            f"overlay patch export {self.series}. To give it up: {give_up}",
             facts={"worktree": str(self.path), "unmerged": [os.fsdecode(name) for name in unmerged if name]},
         )
 

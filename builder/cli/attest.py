@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  overlay attest registry.example/sglang:v0.5.20-glm53-flash-gb10 --sign-key key.pem
+  overlay attest registry.example/sglang@sha256:12ab… --sign-key key.pem
   overlay attest registry.example/sglang@sha256:12ab… --list
 """
 

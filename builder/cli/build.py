@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,6 +243,7 @@ class Outcome:
         delivered: where it went.
         plans: what it was planned by; none where it was built before.
         is_recalled: whether it was built before.
+        before: the digests of what the lock recorded as built last, by platform; where they were others.
     """
 
     report: Report
@@ -250,6 +251,7 @@ class Outcome:
     delivered: Delivered | None
     plans: Sequence[Plan] = ()
     is_recalled: bool = False
+    before: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str | None:
@@ -314,7 +316,12 @@ def _delivered(finished: Finished, job: Job, registries: Network) -> Outcome:
     before = pushed_before(job.lock, finished)
     say, progress = job.progress, job.progress.transfer
     done = deliver(finished, job.delivery, registries, before=before, say=say, progress=progress)
-    return Outcome(finished.report, finished, done)
+    changed = {
+        image["platform"]: str(old)
+        for image in finished.report.images
+        if (old := job.lock.images.get(image["platform"], {}).get("digest")) not in (None, image["digest"])
+    }
+    return Outcome(finished.report, finished, done, before=changed)
 
 
 def _locks(home: Root, name: str, named: Path | None, *, is_written: bool) -> list[Path]:
@@ -401,6 +408,8 @@ def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
         "attestations": [str(path) for path in delivered.documents] if delivered else [],
         "lock": None if lock is None else str(lock),
         "recalled": outcome.is_recalled,
+        "before": outcome.before,
+        "moved": delivered.moved if delivered else {},
         "images": report.images,
     }
 
@@ -426,22 +435,30 @@ def _print_patches(report: Report) -> None:
 
 def _print_result(outcome: Outcome, lock: Path | None) -> None:
     click.echo()
-    finished, delivered = outcome.finished, outcome.delivered
+    finished = outcome.finished
     for image in outcome.report.images:
         click.echo(f"base      {image['manifest']['base']['ref']}@{image['base']} ({image['platform']})")
     for image in outcome.report.images if finished else ():
         click.echo(f"layer     {image['layer']['digest']}, {image['layer']['size']:,} bytes")
         if finished and finished.index:
             click.echo(f"image     {image['digest']} ({image['platform']})")
+    for platform, digest in outcome.before.items():
+        click.echo(f"before    {digest} ({platform}), says the lock")
     if outcome.is_recalled:
         click.echo("built     before, of the same inputs; --check builds it again")
     if outcome.digest:
         click.echo(f"digest    {paint(outcome.digest, 'bold')}")
-    if delivered:
-        for label, values in (("written", delivered.references), ("attested", delivered.documents)):
-            for value in values:
-                click.echo(f"{label:<10}{value}")
-        if delivered.loaded:
-            click.echo(f"loaded    {delivered.loaded}")
+    if outcome.delivered:
+        _print_delivered(outcome.delivered)
     if lock:
         click.echo(f"lock      {lock}")
+
+
+def _print_delivered(delivered: Delivered) -> None:
+    for label, values in (("written", delivered.references), ("attested", delivered.documents)):
+        for value in values:
+            click.echo(f"{label:<10}{value}")
+    for name, digest in delivered.moved.items():
+        click.echo(f"moved     {name}, which was {digest}")
+    if delivered.loaded:
+        click.echo(f"loaded    {delivered.loaded}")

@@ -9,7 +9,7 @@ import click
 
 from builder.cache import Entry, damaged, list_entries, prune
 from builder.cli.output import json_option, print_json, print_table
-from builder.root import cache_path
+from builder.root import cache_path, state_path
 
 _DAY = 24 * 3600.0
 
@@ -56,8 +56,8 @@ def list_cache(as_json: bool) -> None:
 )
 @json_option
 def prune_cache(unused: float, as_json: bool) -> None:
-    """Remove what is damaged or was not used for a while."""
-    gone = prune(cache_path(), older_than=unused * _DAY)
+    """Remove what is damaged or was not used for a while; what an open work tree reads from stays."""
+    gone = prune(cache_path(), older_than=unused * _DAY, state=state_path())
     if as_json:
         print_json({"removed": [str(entry.path) for entry in gone], "size": _total(gone)})
         return

@@ -19,7 +19,7 @@ _SAYS_FULL = re.compile("No space left on device|Disk quota exceeded")  # git ru
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PLACES = "OVERLAY_CACHE names the cache, TMPDIR the place for temporary files, --lock the lock"
-_EMPTY_CACHE = "if it stays: overlay cache prune --unused 0 (all of the cache can be made again)"
+_EMPTY_CACHE = "if it stays: overlay cache prune --unused 0 (what is in the cache can be made again)"
 
 
 class Stopped(BaseException):

@@ -16,7 +16,7 @@ from builder.trust.verify import subject_manifest
 
 _EXAMPLES = """\b
 Examples:
-  overlay inspect registry.example/sglang:v0.5.20-glm53-flash-gb10 --platform linux/arm64
+  overlay inspect registry.example/sglang@sha256:12ab… --platform linux/arm64
   overlay inspect oci:image --full --json
   overlay inspect sglang-rank0                   a container of the Docker Engine
 """

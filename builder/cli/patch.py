@@ -14,7 +14,7 @@ import click
 from builder.apply import try_series
 from builder.authoring.branch import write_branch
 from builder.authoring.canonical import Draft, write_patches
-from builder.authoring.checkout import holds_current_work, open_worktree, series_key, state_path, worktree_of
+from builder.authoring.checkout import holds_current_work, open_worktree, series_key, worktree_of
 from builder.authoring.export import (
     Exported,
     apply_home,
@@ -37,7 +37,7 @@ from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore
 from builder.patch import check_patch_name
-from builder.root import cache_path, find_root
+from builder.root import cache_path, find_root, state_path
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
 
@@ -335,6 +335,13 @@ def new(
     upstream = _upstream(home, source, upstream_url, wheel)
     worktree = _open(home, upstream)
     worktree.require_settled()
+    if any(draft.name == patch for draft in worktree.drafts()):
+        raise InvalidInput(
+            "the work tree has a commit for a patch of this name",
+            where=str(worktree.path),
+            found=patch,
+            hint=f"go on with it there, then: overlay patch export {home.name}",
+        )
     worktree.add_empty(patch, patch_head(author, today()))
     click.echo(f"cd {worktree.path}")
     click.echo("edit files, git commit --all --amend: say what the patch does where it says TODO")

@@ -89,6 +89,8 @@ def command(
         if image.digest in facts:
             _print_facts(facts[image.digest])
     print_fact("lock", locks[0])
+    if parse_location(pin.reference).name != parse_location(spec.base.image).name:
+        print_fact("note", f"not the image that the spec names: build with --base {pin.reference}")
 
 
 def _verified(

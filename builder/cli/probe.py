@@ -87,7 +87,12 @@ def command(
 
         if len(trees) != 1:
             raise UsageError("evidence is taken from one tree at a time", found=" ".join(trees))
-        show_evidence(evidence, _tree(trees[0], home, Progress()), as_json=as_json)
+        progress = Progress()
+        try:
+            tree = _tree(trees[0], home, progress)
+        finally:
+            progress.close()
+        show_evidence(evidence, tree, as_json=as_json)
         return
     probes = find_probes(home.probes, only)
     kept = None if fresh else cache_path() / "probes"

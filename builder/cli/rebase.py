@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--worktree",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the work tree is (default: in the cache).",
+    help="Where the work tree is (default: with the user's state).",
 )
 @click.option(
     "--upstream-url",
@@ -73,13 +73,13 @@ def command(
     the series; then patches, spec, lock and changelog are written together.
     """
     from builder.judging.rebase import Settings, abort, resume, start
-    from builder.root import cache_path, find_root
+    from builder.root import cache_path, find_root, state_path
 
     if sum((onto is not None, go_on, give_up)) != 1:
         raise UsageError("name one of --onto RELEASE, --continue and --abort")
     home, cache = find_root(root), cache_path()
     home.spec_path(name)
-    work = worktree or cache / "rebase" / name
+    work = worktree or state_path() / "rebase" / f"{name}-{home.key}"
     if give_up:
         abort(work)
         if not as_json:

@@ -173,6 +173,8 @@ def _report(result: Verified, home: Root, as_json: bool) -> None:
     click.echo(f"{paint('verified', 'green')}  {result.subject}")
     print_fact("overlay", f"{overlay.name} {overlay.version}, {result.files} files as patched")
     print_fact("base", f"{result.manifest.base.ref}@{result.manifest.base.digest}")
+    print_fact("patches", result.manifest.patchset)
+    print_fact("manifest", result.manifest.digest)
     for note in result.notes:
         print_fact("note", note)
     for line in behind:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 _BLOCK = 32 << 10  # bytes coded by one set of codes
@@ -23,16 +23,14 @@ _LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 1
 _DISTANCES = (1, 1)
 
 
-def deflate_literals(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """``chunks`` as one deflate stream, the same however the input was cut."""
-    rest, held = "", b""
-    for chunk in chunks:
-        held += chunk
-        while len(held) > _BLOCK:  # the last block is kept: it carries the final bit
-            coded, rest = _coded(rest, held[:_BLOCK])
-            held = held[_BLOCK:]
-            yield coded
-    yield _packed(rest + _block(held, "1"))
+def deflate_literals(data: bytes) -> Iterator[bytes]:
+    """``data`` as one deflate stream, in pieces."""
+    last = max(0, len(data) - 1) // _BLOCK * _BLOCK  # the last block carries the final bit
+    rest = ""
+    for start in range(0, last, _BLOCK):
+        coded, rest = _coded(rest, data[start : start + _BLOCK])
+        yield coded
+    yield _packed(rest + _block(data[last:], "1"))
 
 
 @lru_cache(maxsize=256)

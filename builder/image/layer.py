@@ -152,7 +152,7 @@ def tar_end(written: int) -> bytes:
 def gzip_literals(data: bytes) -> bytes:
     """``data`` as one gzip member, its bytes depending on nothing else."""
     trailer = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
-    return b"".join([_GZIP_HEADER, *deflate_literals([data]), trailer])
+    return b"".join([_GZIP_HEADER, *deflate_literals(data), trailer])
 
 
 def gzip_stored(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -100,6 +100,14 @@ class Layout:
             {entry.annotations[REF_NAME] for entry in self.entries() if REF_NAME in entry.annotations}
         )
 
+    def find_tag(self, tag: str) -> str | None:
+        """The digest that a tag leads to; None where there is none."""
+        if not (self.path / "index.json").exists():
+            return None
+        return next(
+            (entry.digest for entry in self.entries() if entry.annotations.get(REF_NAME) == tag), None
+        )
+
     def entries(self) -> list[Descriptor]:
         """The descriptors of ``index.json``, in its order."""
         marker = f"{self.name}/oci-layout"
@@ -154,7 +162,8 @@ class Layout:
                 "a blob is not there",
                 where=self.name,
                 expected=f"{descriptor.digest} ({descriptor.size} bytes)",
-                hint="a sparse layout leaves the base's layers in their registry",
+                hint="a sparse layout leaves the base's layers where they were: "
+                "write it with --complete to have them there too",
             ) from None
         with opened as stream:
             yield verified(open_chunks(stream), descriptor, self.name)

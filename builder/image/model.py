@@ -235,6 +235,10 @@ class ImageSink(Protocol):
         """How many blobs may be brought at the same time."""
         ...
 
+    def find_tag(self, tag: str) -> str | None:
+        """The digest that a tag leads to; None where there is none, or it cannot be told."""
+        ...
+
     def put_blob(
         self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
     ) -> None:

@@ -15,6 +15,11 @@ def referrers_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
+def lists_referrers(tag: str) -> bool:
+    """Whether a tag is one that :func:`referrers_tag` makes."""
+    return tag.startswith("sha256-") and is_digest(tag.replace("-", ":", 1))
+
+
 def subject_of(manifest: RawManifest, where: str) -> str:
     """The digest of the image that ``manifest`` is about.
 

@@ -32,7 +32,14 @@ from builder.image.model import (
     verified,
 )
 from builder.image.reference import Reference, is_tag, parse_reference
-from builder.image.referrers import listed, listing, referrer_descriptor, referrers_tag, subject_of
+from builder.image.referrers import (
+    listed,
+    listing,
+    lists_referrers,
+    referrer_descriptor,
+    referrers_tag,
+    subject_of,
+)
 from builder.image.retry import TransientError
 from builder.image.transport import Connections, NetworkSettings, Reply, Request, Transport, Warn
 from builder.image.upload import (
@@ -49,6 +56,7 @@ MOST_PAGES = 20
 LIST_ATTEMPTS = 5
 TAGS_A_PAGE = 1000
 NEAREST = 5
+MOST_TAGS = 10  # that a message names
 BLOB_UNKNOWN_TRIES = 2
 BLOB_UNKNOWN_PAUSE = 0.3  # seconds
 WORTH_RESUMING = 64 << 10  # bytes between two failures that count as getting on
@@ -192,6 +200,14 @@ class Repository:
         if is_digest(digest) and size.isdecimal():
             return Descriptor(_bare_type(reply), digest, int(size))
         return self.get_manifest(identifier).descriptor  # a registry that leaves these headers out
+
+    def find_tag(self, tag: str) -> str | None:
+        """The digest that a tag leads to; None where there is none, or who may write may not read it."""
+        try:
+            found = self.head_manifest(tag)
+        except Unavailable:
+            return None
+        return found.digest if found else None
 
     def has_blob(self, digest: str) -> bool:
         """Whether the repository holds this blob."""
@@ -602,13 +618,15 @@ class Repository:
             )
         from difflib import get_close_matches
 
+        tags = [tag for tag in tags if not lists_referrers(tag)]
         nearest = get_close_matches(identifier, tags, n=NEAREST, cutoff=0.5)
         if not tags:
             hint = "this repository has no tags: check its name"
         elif nearest:
             hint = f"the nearest tags are {', '.join(nearest)}"
         else:
-            hint = f"none of the {len(tags)} tags comes near"
+            more = f", and {len(tags) - MOST_TAGS} more" if len(tags) > MOST_TAGS else ""
+            hint = f"there are: {', '.join(sorted(tags)[:MOST_TAGS])}{more}"
         return ImageMismatch("there is no such tag", where=where, hint=hint, facts={"nearest": nearest})
 
     def _blob_not_there(self, descriptor: Descriptor) -> ImageMismatch:

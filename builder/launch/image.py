@@ -43,10 +43,10 @@ def _built(name: str, lock: Lock, patchset: str, platform: Platform | None) -> s
     hint = f"overlay build {name} --push REF, or name the image with --image REF@sha256:…"
     built = {key: image for key, image in lock.images.items() if platform in (None, Platform.parse(key))}
     references = {key: [str(text) for text in image.get("references", ())] for key, image in built.items()}
-    pushed = sorted({text for texts in references.values() for text in texts})
+    pushed = list(dict.fromkeys(text for texts in references.values() for text in texts))
     if not pushed:
         raise UsageError("no pushed image of this overlay is known", where=f"the lock of {name}", hint=hint)
-    if len(pushed) > 1:
+    if len({text.rpartition("@")[2] for text in pushed}) > 1:
         raise UsageError(
             "more than one image is known: choose",
             where=f"the lock of {name}",

@@ -166,7 +166,7 @@ def _failure(failed: Sequence[tuple[str, Answer, Answer]]) -> ProbeFailed:
     if was.state in ("fixed", "absent"):
         hint = "this upstream does not need the patch: take it out of the overlay (patches.except)"
     else:
-        hint = f"run `overlay probe --only {name}` on both trees; docs/probes.md says what the answers mean"
+        hint = f"see both answers: overlay probe RELEASE overlay:NAME --only {name} (docs/probes.md)"
     return ProbeFailed(
         f"{len(failed)} patches do not do what their probes ask for; nothing was written"
         if len(failed) > 1

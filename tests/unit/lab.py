@@ -48,6 +48,7 @@ class Lab:
         self.repository = directory / "upstream"
         self.probes = directory / "probes"
         self.cache = directory / "cache"
+        self.state = directory / "state"
         self.repository.mkdir()
         self.probes.mkdir()
         self.git("init", "--quiet")
@@ -186,6 +187,7 @@ def write_root(
 def overlay(lab: Lab, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     environment = dict(os.environ) | {"OVERLAY_CACHE": str(lab.cache), "OVERLAY_ROOT": str(root)}
+    environment |= {"XDG_STATE_HOME": str(lab.state)}
     return subprocess.run(
         [sys.executable, "-m", "builder", *arguments], env=environment | {"SOURCE_DATE_EPOCH": "1800000000"},
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -88,3 +89,14 @@ def test_prune_follows_no_link_out_of_the_cache(tmp_path: Path) -> None:
     prune(cache, older_than=0)
     assert (outside / "precious").exists()
     assert not (cache / "link").is_symlink()
+
+
+def test_what_an_open_work_tree_reads_from_stays(tmp_path: Path) -> None:
+    cache, tree = tmp_path / "cache", tmp_path / "state" / "edit" / "v1-0123" / ".git"
+    for path in (cache / "wheels.git", cache / "repository-1.git", tree):
+        path.mkdir(parents=True)
+    (tree / "config").write_text(f'[remote "origin"]\n\turl = {cache / "wheels.git"}\n')
+    assert [e.path.name for e in prune(cache, older_than=0, state=tmp_path / "state")] == ["repository-1.git"]
+    assert (cache / "wheels.git").is_dir()
+    shutil.rmtree(tmp_path / "state")
+    assert [e.path.name for e in prune(cache, older_than=0, state=tmp_path / "state")] == ["wheels.git"]

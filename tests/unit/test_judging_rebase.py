@@ -45,7 +45,8 @@ def in_work_tree(lab: Lab, *arguments: str) -> str:
 
 
 def work_tree(lab: Lab) -> Path:
-    return lab.cache / "rebase" / "demo"
+    directory = lab.state / "sglang-overlay" / "rebase"
+    return next(directory.glob("demo-*[0-9a-f]"), directory / "none")
 
 
 def test_merged_patch_is_left_out_and_the_rest_carried(lab: Lab, tmp_path: Path) -> None:

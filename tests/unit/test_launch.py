@@ -362,6 +362,9 @@ def test_the_image_that_was_pushed_last_is_launched_by_its_digest() -> None:
     pushed = lock(references=["registry.example/sglang:v1@sha256:" + "5" * 64])
     assert launch_image(None, "x", pushed, PATCHSET, None) == IMAGE
     assert launch_image(None, "x", pushed, PATCHSET, Platform("linux", "arm64")) == IMAGE
+    hosts = ("registry.example", "b.example")
+    twice = lock(references=[f"{host}/sglang:v1@sha256:{'5' * 64}" for host in hosts])
+    assert launch_image(None, "x", twice, PATCHSET, None) == IMAGE
 
 
 @pytest.mark.parametrize(
@@ -370,7 +373,7 @@ def test_the_image_that_was_pushed_last_is_launched_by_its_digest() -> None:
         (Lock(), None, "no pushed image"),
         (lock(references=[]), None, "no pushed image"),
         (
-            lock(references=["a.example/x:1@sha256:" + "5" * 64, "b.example/x:1@sha256:" + "5" * 64]),
+            lock(references=["a.example/x:1@sha256:" + "5" * 64, "b.example/x:1@sha256:" + "6" * 64]),
             None,
             "choose",
         ),

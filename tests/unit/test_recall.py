@@ -211,3 +211,17 @@ def test_another_program_is_another_input(tmp_path: Path, monkeypatch: pytest.Mo
     assert asked.read_files("one") == before
     os.utime(source, (1, 1))
     assert asked.read_files("one") != before
+
+
+def test_a_changed_build_names_what_was_before_and_which_tag_moved(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    base = world.base().reference
+    first = world.overlay(*world.build(base, "--json")).check().json
+    assert (first["before"], first["moved"]) == ({}, {})
+    append_to(lambda world: world.spec)(world)
+    world.spec.write_text(world.spec.read_text().replace("a demo", "another demo"))
+    run = world.overlay(*world.build(base)).check()
+    assert f"before    {first['digest']} (linux/amd64)" in run.out
+    assert f"which was {first['digest']}" in run.out
+    same = world.overlay(*world.build(base, "--json")).check().json
+    assert (same["before"], same["moved"], same["recalled"]) == ({}, {}, True)

@@ -109,9 +109,7 @@ def nested(expression: str, times: int) -> str:
         pytest.param("{% for a in many %}{% for b in many %}{{ large }}{% endfor %}{% endfor %}", id="loops"),
         pytest.param("{% for a in large %}{% for b in large %}{% endfor %}{% endfor %}", id="characters"),
         pytest.param("{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}", id="many turns"),
-        pytest.param(
-            "{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}" * 100, id="many loops"
-        ),
+        pytest.param("{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}" * 100, id="many loops"),
         pytest.param("{% for a in many %}" + "{% if a %}{% endif %}" * 500 + "{% endfor %}", id="long loop"),
         pytest.param("{% for a in many %}{% if large.upper() %}{% endif %}{% endfor %}", id="methods"),
         pytest.param("{% for a in many %}{% if large | quoted %}{% endif %}{% endfor %}", id="filters"),
