@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from builder.base import Base
 from builder.errors import ImageMismatch
 from builder.gitstore import GitStore, TreeEntry
 from builder.image.location import identifier_of, open_source
@@ -19,12 +20,14 @@ from builder.upstream import Mount, Upstream
 
 MAX_FILES = 50_000
 MAX_FILE_BYTES = 8 << 20
+# Names the way in which images are read: another way makes other trees of the same images.
+_REFS = "refs/images-2"
 
 
 def image_target(text: str, cache: Path, progress: ByteProgress, warn: Callable[[str], None]) -> Target:
     """The source that an image's Python imports, as a commit in the cache.
 
-    Of an index, the first platform's image is read: Python sources are the same for all.
+    Of an index, the first platform's image that has it is read: Python sources are the same for all.
 
     Args:
         text: a reference, or ``oci:DIR``.
@@ -39,13 +42,25 @@ def image_target(text: str, cache: Path, progress: ByteProgress, warn: Callable[
     location = parse_location(text)
     store = GitStore.create(cache / "images.git")
     with Network(warn=warn) as network:
-        image = open_images(location, open_source(location, network), identifier_of(location))[0]
-        reference = f"refs/images/{image.manifest.digest.partition(':')[2]}"
-        commit = store.resolve(reference)
-        if commit is None:
-            commit = _imported(store, LayeredImage(image, cache, progress))
-            store.git("update-ref", reference, commit)
+        images = open_images(location, open_source(location, network), identifier_of(location))
+        commit = _commit_of(images, store, cache, progress)
     return Target(text, Upstream(text, "image", (Mount("", store, commit),)))
+
+
+def _commit_of(images: Sequence[Base], store: GitStore, cache: Path, progress: ByteProgress) -> str:
+    """The source of the first image that has one; the last one's error where none has."""
+    first, *others = images
+    reference = f"{_REFS}/{first.manifest.digest.partition(':')[2]}"
+    if known := store.resolve(reference):
+        return known
+    try:
+        commit = _imported(store, LayeredImage(first, cache, progress))
+    except ImageMismatch:
+        if not others:
+            raise
+        return _commit_of(others, store, cache, progress)
+    store.git("update-ref", reference, commit)
+    return commit
 
 
 def _imported(store: GitStore, image: LayeredImage) -> str:
@@ -65,19 +80,22 @@ _WHO = {"NAME": "overlay", "EMAIL": "overlay@localhost", "DATE": "@0 +0000"}
 
 def _sources(image: LayeredImage) -> dict[str, SourceFile]:
     """The package's files at ``python/sglang``, and the project file beside it, which has the pins."""
-    root = image.imported_from("sglang")
-    if root is None:
-        raise ImageMismatch("the image's Python finds no package sglang", where=image.name)
+    root = image.root_of("sglang")
     above = root.rpartition("/")[0]
     seen = image.open_files([above])
-    found = {f"python/sglang/{path}": place for path, place in _walk(seen, root)}
+    found: dict[str, Found] = {}
+    for number, (path, place) in enumerate(_walk(seen, root), 1):
+        if number > MAX_FILES:
+            raise ImageMismatch(
+                "the package has too many files", where=image.name, expected=f"at most {MAX_FILES}"
+            )
+        if place.is_file:
+            found[f"python/sglang/{path}"] = place
+    if not found:
+        raise ImageMismatch("the image's package sglang has no sources", where=f"{image.name}: {root}")
     project = seen.lookup(f"{above}/pyproject.toml")
     if project is not None and project.is_file:
         found["python/pyproject.toml"] = project
-    if len(found) > MAX_FILES:
-        raise ImageMismatch(
-            "the package has too many files", where=image.name, expected=f"at most {MAX_FILES}"
-        )
     data = image.read(found.values())
     return {
         path: SourceFile("100755" if place.mode & 0o111 else "100644", data[place.path])
@@ -86,13 +104,19 @@ def _sources(image: LayeredImage) -> dict[str, SourceFile]:
     }
 
 
-def _walk(files: Files, root: str, below: str = "") -> Iterator[tuple[str, Found]]:
-    for name in files.listdir(f"{root}/{below}".rstrip("/")):
-        path = f"{below}{name}"
-        place = files.lookup(f"{root}/{path}")
-        if place is None or name == "__pycache__":
-            continue
-        if place.is_directory:
-            yield from _walk(files, root, f"{path}/")
-        elif place.is_file and place.size <= MAX_FILE_BYTES and not name.endswith((".so", ".pyc")):
-            yield path, place
+def _walk(files: Files, root: str) -> Iterator[tuple[str, Found]]:
+    """Directories and files below ``root``; no link to a directory is followed: it can lead in a circle."""
+    top = files.lookup(root)
+    waiting = [""] if top is not None and top.is_directory else []
+    while waiting:
+        below = waiting.pop()
+        for name in files.listdir(f"{root}/{below}".rstrip("/")):
+            path = f"{below}{name}"
+            place = files.lookup(f"{root}/{path}") if name != "__pycache__" else None
+            if place is None or top is None:
+                continue
+            if place.is_directory and place.path == f"{top.path}/{path}":
+                waiting.append(f"{path}/")
+                yield path, place
+            elif place.is_file and place.size <= MAX_FILE_BYTES and not name.endswith((".so", ".pyc")):
+                yield path, place

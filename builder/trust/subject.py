@@ -88,7 +88,10 @@ class Subject(Protocol):
         ...
 
     def imported_from(self, package: str) -> str | None:
-        """The directory that Python imports a package from; None where that cannot be told."""
+        """The directory that Python imports a package from, or ``nowhere`` and why, for people to read.
+
+        None where that cannot be told.
+        """
         ...
 
     def origin(self, found: Found) -> str:
@@ -185,13 +188,20 @@ class LayeredImage:
         return False
 
     def imported_from(self, package: str) -> str | None:
-        config = self.image.config
-        start = working_dir_of(config)
         try:
-            found = find_roots(self._files, environment_of(config), package, working_dir=start)
+            return self.root_of(package)
         except ImageMismatch as error:
             return f"nowhere: {error.what}"
-        return found.root.path
+
+    def root_of(self, package: str) -> str:
+        """The directory that Python imports a package from.
+
+        Raises:
+            ImageMismatch: no Python of the image imports it.
+        """
+        config = self.image.config
+        start = working_dir_of(config)
+        return find_roots(self._files, environment_of(config), package, working_dir=start).root.path
 
     def origin(self, found: Found) -> str:
         return f"from layer {found.layer + 1} of {len(self.diff_ids)}"
@@ -234,14 +244,21 @@ def open_image(
 
 
 def open_images(location: Reference | LayoutReference, source: ImageSource, identifier: str) -> list[Base]:
-    """The image, or every platform's image of an index (see :func:`open_image`)."""
+    """The image, or every platform's image of an index (see :func:`open_image`).
+
+    Raises:
+        ImageMismatch: it is not there, or the index has no images.
+    """
     manifest = source.get_manifest(identifier)
     if not manifest.is_index:
         return [_read_image(location, source, manifest, None)]
-    return [
+    images = [
         _read_image(location, source, source.get_manifest(child.digest), manifest.digest)
         for child in index_images(manifest)
     ]
+    if not images:
+        raise ImageMismatch("the image index has no images", where=str(location))
+    return images
 
 
 def _read_image(
