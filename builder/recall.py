@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from typing import Any
 from builder import __version__
 from builder.errors import OverlayError
 from builder.finished import Finished, from_parts, to_parts
-from builder.image.model import canonical_json
 from builder.image.reference import LAYOUT_SCHEME
 from builder.lock import INPUTS, Lock
 from builder.root import Root
@@ -30,7 +30,6 @@ from builder.wholefile import write_whole
 
 DIRECTORY = "built"
 LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
-_PACKAGE = Path(__file__).parent
 _CHECKSUM = 64  # hex digits of SHA-256
 
 
@@ -59,12 +58,12 @@ class Asked:
             self.base,
             self.platforms,
             os.environ.get("SOURCE_DATE_EPOCH"),
-            str(Path.cwd()) if (self.base or "").startswith(LAYOUT_SCHEME) else "",
+            _directory() if (self.base or "").startswith(LAYOUT_SCHEME) else "",
         ]
-        return cache / DIRECTORY / hashlib.sha256(canonical_json(value)).hexdigest()
+        return cache / DIRECTORY / hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
     def read_files(self, series: str) -> str:
-        """One digest of every file that decides the build, and of this program's own.
+        """One digest of every file that decides the build, and of this program.
 
         Args:
             series: the name of the series that the spec takes.
@@ -73,13 +72,27 @@ class Asked:
             OSError: one cannot be read.
         """
         root = self.root
-        found = hashlib.sha256()
+        found = hashlib.sha256(_PROGRAM.encode())
         for path in _inputs(root, self.name, series):
-            data = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
-            found.update(f"{data} {path.relative_to(root.path)}\0".encode("utf-8", "surrogateescape"))
-        for name, size, changed in _program(_PACKAGE):
-            found.update(f"{name} {size} {changed}\0".encode("utf-8", "surrogateescape"))
+            kind = f"link to {path.readlink()}" if path.is_symlink() else "file"
+            line = f"{_digest(path)} {kind} {path.relative_to(root.path)}\0"
+            found.update(line.encode("utf-8", "surrogateescape"))
         return found.hexdigest()
+
+
+def _directory() -> str:
+    """The current directory, from which layouts are named; nothing where it is gone."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _digest(path: Path) -> str:
+    if not path.is_file():
+        return "no file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finished | None:
@@ -93,9 +106,7 @@ def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finishe
     """
     place = asked.place(cache)
     try:
-        if place.stat().st_size > LARGEST:
-            return None
-        head, blobs = _unpack(place.read_bytes())
+        head, blobs = _unpack(_read(place))
         if head["files"] != asked.read_files(head["series"]) or head["pins"] != lock.pins:
             return None
         finished = from_parts(head["build"], blobs)
@@ -183,8 +194,15 @@ def _inputs(root: Root, name: str, series: str) -> Iterator[Path]:
     yield from sorted(root.probes.glob("*.py"))
 
 
-def _program(directory: Path) -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of every source file of this program: in a checkout it changes between versions."""
+def program_stamp(directory: Path) -> str:
+    """Tells this program from every other: in a checkout it changes between versions.
+
+    Names, sizes and times of its files are enough: nobody can set back when an inode changed.
+    """
+    return hashlib.sha256("\0".join(_program(directory)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _program(directory: Path) -> Iterator[str]:
     with os.scandir(directory) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_dir():
@@ -192,13 +210,29 @@ def _program(directory: Path) -> Iterator[tuple[str, int, int]]:
                     yield from _program(Path(entry.path))
             elif entry.name.endswith(".py"):
                 facts = entry.stat()
-                yield entry.path, facts.st_size, facts.st_mtime_ns
+                yield f"{entry.path} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
+
+
+# Taken when this module is imported, before the steps of a build are: they are of these files or newer ones.
+_PROGRAM = program_stamp(Path(__file__).parent)
+
+
+def _read(place: Path) -> bytes:
+    """A kept build; an error if it is no file, or too large to be one."""
+    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("no file")
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError("too large")
+    return data
 
 
 def _pack(head: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
     """A checksum of the rest, a line of JSON with the sizes of what follows it, and that."""
     blobs = list(blobs)
-    line = canonical_json(head | {"sizes": [len(blob) for blob in blobs]})
+    line = json.dumps(head | {"sizes": [len(blob) for blob in blobs]}).encode()
     rest = b"".join([b"\n", line, b"\n", *blobs])
     return hashlib.sha256(rest).hexdigest().encode() + rest
 

@@ -25,6 +25,7 @@ MAX_TEMPLATE_BYTES = 256 << 10
 MAX_DOCKERFILE_BYTES = 4 << 20
 MAX_WORK = 64 << 20  # characters that a template handles; each step of a loop counts as so many:
 STEP = 64
+DEAR = 16  # what a character counts as that is split or sorted: it may become a value of its own
 
 # What a template may ask of a value beside its keys; what pads or formats could make gigabytes of little.
 _OF_TEXTS = frozenset(
@@ -36,7 +37,7 @@ _OF_LOOPS = frozenset({"index", "index0", "revindex", "revindex0", "first", "las
 _STATEMENTS = frozenset({"Template", "Output", "TemplateData", "For", "If"})
 _EXPRESSIONS = frozenset(
     {"Name", "Const", "Getattr", "Getitem", "Slice", "List", "Tuple", "Add", "Filter", "Keyword", "Call"}
-    | {"Test", "Compare", "Operand", "And", "Or", "Not", "CondExpr"}
+    | {"Test", "Compare", "Operand", "And", "Or", "Not", "Neg", "CondExpr"}
 )
 _LOOP = "turns"  # the filter that counts a loop's steps
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f\\x85\\u2028\\u2029]")
@@ -121,7 +122,7 @@ def _compiled(source: str) -> Template:
 
         def call(self, context: Any, obj: Any, /, *args: Any, **keywords: Any) -> Any:
             """A method of a text costs as much as the text is long."""
-            _spend(len(of) if isinstance(of := getattr(obj, "__self__", None), str) else 1)
+            _spend(DEAR * len(of) if isinstance(of := getattr(obj, "__self__", None), str) else 1)
             return super().call(context, obj, *args, **keywords)
 
     environment = Sandbox(
@@ -135,8 +136,9 @@ def _compiled(source: str) -> Template:
         optimized=False,  # nothing is worked out before it is known what it is
     )
     environment.globals.clear()
-    kept = ("length", "sort", "first", "last")
-    own = {"join": _join, "json": _json_array, "quoted": quoted, "replace": _replace, _LOOP: _turns}
+    kept = ("default", "length", "first", "last")
+    own = {"join": _join, "json": _json_array, "quoted": quoted, "replace": _replace, "sort": _sort}
+    own |= {_LOOP: _turns}
     environment.filters = {name: environment.filters[name] for name in kept} | own
     tree = environment.parse(source)
     _check_nodes(tree)
@@ -204,9 +206,14 @@ def _check_size(value: object) -> None:
 def _finalize(value: object) -> object:
     """Every value that the template prints passes here."""
     _check_size(value)
+    if isinstance(value, KeysView | ValuesView | ItemsView):
+        raise _UnfitError("a list is printed with join or json")
     text = str(value)
+    text.encode()  # a surrogate is no character
     if _CONTROLS.search(text):
         raise _UnfitError(f"a value has a control character or a line break in it: {text[:80]!r}")
+    if text.endswith("\\"):
+        raise _UnfitError(f"a value would continue on the next line: {text[-80:]!r}; print it with quoted")
     return value
 
 
@@ -228,6 +235,20 @@ def _join(values: Any, separator: str = "", attribute: str | None = None) -> str
     items = [item if attribute is None else item[attribute] for item in _items(values)]
     _check_size([*items, *([_text(separator)] * len(items))])
     return separator.join(map(str, items))
+
+
+def _sort(values: Any, reverse: bool = False, attribute: str | None = None) -> list[Any]:
+    """The items of a list, or its mappings by one key, texts without regard to case."""
+    items = _items(values)
+    keys = [item if attribute is None else item[attribute] for item in items]
+    _check_size(keys)
+    _spend(DEAR * sum(len(key) if isinstance(key, str) else 1 for key in keys))
+    ordered = sorted(
+        zip(keys, items, strict=True),
+        key=lambda pair: pair[0].lower() if isinstance(pair[0], str) else pair[0],
+        reverse=bool(reverse),
+    )
+    return [item for _, item in ordered]
 
 
 def _replace(text: str, old: str, new: str) -> str:

@@ -38,20 +38,22 @@ def side_by_side(tasks: Sequence[Task], lanes: int) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in tasks:
-            if (error := run.results.get()) is not None:
-                raise error
-    finally:
+        run.wait()
+    except Exception:
         run.stop.set()
         until = time.monotonic() + MOMENT
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        raise
+    finally:
+        run.stop.set()  # a signal waits for nobody
 
 
 class _Run:
     """The tasks that wait, and what became of the others: None, or an error."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
+        self._count = len(tasks)
         self.waiting = deque(tasks)
         self.results: SimpleQueue[BaseException | None] = SimpleQueue()
         self.stop = Event()
@@ -59,6 +61,12 @@ class _Run:
     def check(self) -> None:
         if self.stop.is_set():
             raise OthersFailedError
+
+    def wait(self) -> None:
+        """Hear of every task; the first error is raised."""
+        for _ in range(self._count):
+            if (error := self.results.get()) is not None:
+                raise error
 
     def work(self) -> None:
         """One lane."""

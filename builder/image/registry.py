@@ -537,10 +537,9 @@ class Repository:
         if near is None or request is None or near.name in self._not_near:
             return False, None
         try:
-            reply = self._transport.request_once(request)
+            return self._mounted(self._transport.request_once(request), near, self._not_near)
         except (TransientError, Unavailable):
-            reply = None
-        return self._mounted(reply, near, self._not_near)
+            return self._mounted(None, near, self._not_near)
 
     def _mount_request(self, digest: str, source: ImageSource | None) -> Request | None:
         """The request for a blob of another repository of this registry; nothing else is a neighbour."""

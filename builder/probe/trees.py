@@ -161,6 +161,7 @@ class GitTree:
             self._batch = subprocess.Popen(
                 ["git", f"--git-dir={self._store.path}", "cat-file", "--batch"],
                 env=git_environment(),
+                cwd=self._store.path,  # ours may be gone
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,10 +113,13 @@ def widen_a_mode(lock: dict[str, dict[str, object]]) -> None:
         pytest.param(change_lock(lambda lock: lock.update(pins={"x": {}})), id="pins"),
     ],
 )
-def test_other_inputs_are_built(tmp_path: Path, change: Callable[[World], None]) -> None:
+def test_other_inputs_are_built(
+    tmp_path: Path, change: Callable[[World], None], request: pytest.FixtureRequest
+) -> None:
     built = Built(tmp_path)
     change(built.world)
-    assert built.build(to="again").code in (1, 8)
+    # The patch with a line behind it is no patch any more; all else could be built, were there an upstream.
+    built.build(to="again").check(1 if request.node.callspec.id == "patch" else 8)
     assert not (tmp_path / "again").exists()
 
 
@@ -202,15 +206,82 @@ def _parts(path: Path) -> tuple[dict[str, object], list[bytes]]:
 def test_another_program_is_another_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World.create(tmp_path)
     asked = Asked(find_root(world.root), NAME, None, ())
-    program = tmp_path / "program"
-    (program / "image").mkdir(parents=True)
-    source = program / "image" / "layer.py"
-    source.write_text("one")
-    monkeypatch.setattr(module, "_PACKAGE", program)
     before = asked.read_files("one")
     assert asked.read_files("one") == before
-    os.utime(source, (1, 1))
+    monkeypatch.setattr(module, "_PROGRAM", "another")
     assert asked.read_files("one") != before
+
+
+def test_a_program_is_another_by_name_size_and_time(tmp_path: Path) -> None:
+    source = tmp_path / "image" / "layer.py"
+    source.parent.mkdir()
+    source.write_text("one")
+    (tmp_path / "image" / "__pycache__").mkdir()
+    stamps = [module.program_stamp(tmp_path)]
+    (tmp_path / "image" / "__pycache__" / "layer.pyc").write_text("no source")
+    assert module.program_stamp(tmp_path) == stamps[0]
+    was = source.stat()
+    source.write_text("two")
+    os.utime(source, ns=(was.st_atime_ns, was.st_mtime_ns))  # as copies do that keep times
+    stamps.append(module.program_stamp(tmp_path))
+    source.write_text("three")
+    stamps.append(module.program_stamp(tmp_path))
+    source.rename(source.with_name("layers.py"))
+    stamps.append(module.program_stamp(tmp_path))
+    assert len(set(stamps)) == 4
+
+
+@pytest.mark.parametrize("what", ["fifo", "link to zeros", "directory", "too large"])
+def test_what_is_no_kept_build_is_not_read(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Built(tmp_path)
+    place = built.kept
+    if what == "too large":
+        with place.open("r+b") as file:
+            file.truncate(module.LARGEST + 1)
+    else:
+        place.unlink()
+    if what == "fifo":
+        os.mkfifo(place)
+    elif what == "link to zeros":
+        place.symlink_to("/dev/zero")
+    elif what == "directory":
+        place.mkdir()
+    built.build(to="again").check(8)
+
+
+def test_a_root_whose_name_is_no_text(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    odd = tmp_path / os.fsdecode(b"odd \xff")
+    shutil.copytree(world.root, odd)
+    words = world.build(world.base().reference, "--json", "--root", odd)
+    assert [world.overlay(*words).check().json["recalled"] for _ in range(2)] == [False, True]
+
+
+def test_a_directory_that_is_gone(tmp_path: Path) -> None:
+    built = Built(tmp_path)
+    built.bring_back()
+    gone = tmp_path / "gone"
+    words = built.world.build(built.base.reference, "--root", built.world.root, "--json", to="third")
+    for _ in range(2):
+        gone.mkdir()
+        done = subprocess.run(
+            ["sh", "-c", f'cd {gone} && rmdir {gone} && exec "$@"', "sh", built.world.overlay.program]
+            + [str(word) for word in words],
+            env=built.world.overlay.environment,
+            capture_output=True,
+            check=False,
+        )
+        assert json.loads(done.stdout)["digest"] == built.digest, done.stderr
+
+
+def test_a_patch_that_became_a_link_is_another_input(tmp_path: Path) -> None:
+    built = Built(tmp_path)
+    patch = built.world.root / "patches/one/p0.patch"
+    patch.rename(tmp_path / "elsewhere.patch")
+    patch.symlink_to(tmp_path / "elsewhere.patch")
+    assert "outside its series" in built.build(to="again").check(1).err
 
 
 def test_a_changed_build_names_what_was_before_and_which_tag_moved(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_a_value_with_a_line_break_is_refused(tmp_path: Path, value: str) -> Non
         "{{ ['a'] | replace('a', 'b') }}",
         "{{ ['a', 'b'] | join(1) }}",
         "{{ text | join }}",
+        "{{ table.values() }}",
+        "{{ '\\ud800' }}",
+        "{{ 'RUN true \\\\' }}",
         "{{ value.__len__() }}",
         "{{ text.zfill(999999999) }}",
         "{{ text.encode() }}",
@@ -111,6 +114,7 @@ def nested(expression: str, times: int) -> str:
         pytest.param("{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}", id="many turns"),
         pytest.param("{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}" * 100, id="many loops"),
         pytest.param("{% for a in many %}" + "{% if a %}{% endif %}" * 500 + "{% endfor %}", id="long loop"),
+        pytest.param("{{ large.split('a') | sort | length }}" * 20, id="splits"),
         pytest.param("{% for a in many %}{% if large.upper() %}{% endif %}{% endfor %}", id="methods"),
         pytest.param("{% for a in many %}{% if large | quoted %}{% endif %}{% endfor %}", id="filters"),
         pytest.param("{% for a in many %}{% if large + large %}{% endif %}{% endfor %}", id="sums"),
@@ -144,6 +148,10 @@ def test_no_template_makes_much_of_little(tmp_path: Path, attack: str) -> None:
         ("{% for a in names %}{% for b in names if b != a %}{{ b }}{% endfor %}{% endfor %}", "yx"),
         ("{% for a in names %}{{ loop.index }}{{ ', ' if not loop.last else '' }}{% endfor %}", "1, 2"),
         ("{{ none is none }}", "True"),
+        ("{{ names[-1] }}", "y"),
+        ("{{ (names + ['B', 'a']) | sort | join }}", "aBxy"),
+        ("{{ patches | sort(reverse=true, attribute='name') | join(attribute='name') }}", "qp"),
+        ("{{ none | default('x', true) }}", "x"),
     ],
 )
 def test_what_a_template_may_use(tmp_path: Path, text: str, rendered: str) -> None:
