@@ -175,9 +175,12 @@ def test_the_same_overlay_of_both_engines_compares_as_the_same(bench: Bench) -> 
 
 def test_a_running_container_passes_and_its_entry_point_is_never_run_again(bench: Bench) -> None:
     with running(bench.engine, bench.docker) as name:
-        before = bench.engine.cli("ps", "--all", "--quiet")
+        # Other tests have containers of other images at the same time.
+        listing = ("ps", "--all", "--quiet", "--filter", f"ancestor={bench.docker}")
+        before = bench.engine.cli(*listing)
+        assert before
         bench.overlay("verify", name).check()
-        assert bench.engine.cli("ps", "--all", "--quiet") == before
+        assert bench.engine.cli(*listing) == before
 
 
 def test_a_file_edited_in_a_running_container(bench: Bench) -> None:
