@@ -38,7 +38,7 @@ class Section:
 
 def at_least(says: str, found: float, bound: float) -> Promise:
     """A ratio that must be reached."""
-    return Promise(says, f"≥ {bound:g} times", f"{found:.1f} times", found >= bound)
+    return Promise(says, f"≥ {bound:g} times", f"{found:.1f} times as fast", found >= bound)
 
 
 def at_most(says: str, found: float, bound: float, unit: str) -> Promise:

@@ -13,7 +13,7 @@ from builder.cli.output import Progress, json_option, paint, print_json, print_t
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from builder.judging.compare import Difference
     from builder.judging.judge import Judgement, Report, Subject
@@ -132,7 +132,7 @@ def command(
 
         click.echo("\n".join(render_markdown(report) for report in reports), nl=False)
     else:
-        _print_text(reports, retired, dry_run)
+        _print_text(reports, retired, dry_run, home.names())
     if with_exit_code:
         context.exit(_remembered_exit(reports, found, home))
 
@@ -233,11 +233,13 @@ def _print_json(
     print_json(value)
 
 
-def _print_text(reports: list[Report], retired: list[Retirement] | None, dry_run: bool) -> None:
+def _print_text(
+    reports: list[Report], retired: list[Retirement] | None, dry_run: bool, there: Collection[str]
+) -> None:
     for number, report in enumerate(reports):
         if number:
             click.echo()
-        _print_report(report)
+        _print_report(report, there)
     for plan in retired or ():
         click.echo()
         click.echo(printable(plan.diff) if dry_run and plan.diff else plan.summary)
@@ -245,7 +247,7 @@ def _print_text(reports: list[Report], retired: list[Retirement] | None, dry_run
             click.echo(line)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: Report, there: Collection[str]) -> None:
     from builder.judging.verdict import RETIRABLE
 
     subject = report.subject
@@ -270,17 +272,20 @@ def _print_report(report: Report) -> None:
         for judgement in against:
             for line in judgement.verdict.contradictions:
                 click.echo(printable(f"  {judgement.patch}: {line}"))
-    _print_next(subject, report.targets[-1].name)
+    _print_next(subject, report.targets[-1].name, there)
 
 
-def _print_next(subject: Subject, target: str) -> None:
+def _print_next(subject: Subject, target: str, there: Collection[str]) -> None:
     """The command that carries the series to the release that was asked about, where it is a newer one."""
     from builder.releases import release_order
 
     order = release_order(target)
     if order[0] and order > release_order(subject.release):
-        name = subject.name
-        click.echo(f"\nto carry it there: overlay rebase {name} --onto {target} --as {name}-{target}")
+        carried = f"{subject.name}-{target}"
+        if carried in there:
+            click.echo(f"\nit was carried there before: overlay show {carried}")
+        else:
+            click.echo(f"\nto carry it there: overlay rebase {subject.name} --onto {target} --as {carried}")
 
 
 def _print_one(report: Report) -> None:

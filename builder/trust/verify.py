@@ -371,7 +371,9 @@ def deviation_error(verified: Verified) -> ImageMismatch:
         expected=_one_line(first.expected) if first.expected and len(deviations) == 1 else None,
         found=_one_line(first.found) if first.found and len(deviations) == 1 else None,
         details="\n".join(map(str, deviations)) if len(deviations) > 1 else None,
-        hint="do not serve from it: build it again from the lock, or find out who changed it",
+        hint="nothing else deviates: whoever built it can sign it (overlay attest REF --sign-key FILE)"
+        if {deviation.kind for deviation in deviations} == {"signature"}
+        else "do not serve from it: build it again from the lock, or find out who changed it",
         facts=verified.as_json(),
     )
 
