@@ -6,13 +6,15 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.applying import measure_applying
-from benchmarks.builds import Base, measure_builds
+from benchmarks.builds import Base, Build, measure_builds
 from benchmarks.fleet import measure_fleet
 from benchmarks.growth import measure_growth
 from benchmarks.layers import measure_layers
+from benchmarks.measure import Sample
 from benchmarks.readme import put_figures
 from benchmarks.report import this_machine, write
 from benchmarks.section import Section, at_most
@@ -34,7 +36,7 @@ def main(arguments: list[str]) -> int:
         builds = measure_builds(stage, base, options.runs)
         sections = [
             measure_fleet(stage, options.base_bytes, options.runs),
-            measure_growth(stage, tuple(options.sizes)),
+            measure_growth(stage, tuple(options.sizes), never_pulled(options.base_bytes, builds)),
             measure_applying(stage.directory / "applying", options.runs),
             measure_layers(stage.directory / "layers", heavy.layout, heavy.digest, options.runs),
         ]
@@ -56,6 +58,17 @@ def main(arguments: list[str]) -> int:
     for promise in kept:
         print(f"{'holds ' if promise.kept else 'BROKEN'}  {promise.says}: {promise.found} ({promise.bound})")
     return 0 if all(promise.kept for promise in kept) else 1
+
+
+def never_pulled(size: int, builds: Sequence[Build]) -> dict[tuple[int, str], Sample]:
+    """What the main job measured of docker without the base, for the base's size: the median of each tool."""
+    return {
+        (size, build.tool): sorted(build.series.samples, key=lambda sample: sample.seconds)[
+            len(build.series.samples) // 2
+        ]
+        for build in builds
+        if build.situation == "never pulled"
+    }
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
