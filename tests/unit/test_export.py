@@ -53,6 +53,33 @@ def test_series_that_does_not_apply_writes_nothing(shop: Workshop) -> None:
     assert shop.bytes() == before
 
 
+def test_a_commit_that_makes_no_patch_writes_nothing_and_can_be_mended(shop: Workshop) -> None:
+    """Somebody amends a new commit with a message of one line, and its trailers are gone."""
+    told = shop("patch", "new", "demo", "better", "--author", "A <a@example.org>")
+    assert told.code == 0
+    tree = Path(told.out.splitlines()[0].removeprefix("cd "))
+    message = shop.git("log", "-1", "--format=%B", cwd=tree)
+    (tree / DEMO).write_text((tree / DEMO).read_text().replace("return a", "return 1 + a"))
+    shop.git("commit", "--quiet", "--all", "--amend", "-m", "demo: a change", cwd=tree)
+    before = shop.bytes()
+    for _ in range(2):
+        ran = shop("patch", "export", "demo")
+        assert ran.code == 1
+        assert "Upstream-Status" in str(ran.error)
+        assert shop.bytes() == before
+    shop.git("commit", "--quiet", "--amend", "--file=-", cwd=tree, stdin=message.replace(b"TODO", b"done"))
+    assert shop("patch", "export", "demo").code == 0
+    assert shop.names() == ["one", "two", "better"]
+
+
+def test_a_patch_is_begun_once(shop: Workshop) -> None:
+    words = ("patch", "new", "demo", "better", "--author", "A <a@example.org>")
+    assert shop(*words).code == 0
+    again = shop(*words)
+    assert again.code == 1
+    assert "commit for a patch of this name" in str(again.error)
+
+
 def test_mailbox_goes_to_a_file_or_to_standard_output(shop: Workshop) -> None:
     target = shop.directory / "all.mbox"
     assert shop("patch", "export", "demo", "--format", "mbox", "--output", target).code == 0
