@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from tests.conftest import Overlay, missing
 from tests.integration.bases import Base, heavy_base, wheel_base
+from tests.integration.faulty import FaultyProxy
 from tests.integration.judge import OVERLAY, Git, Judgement, judge, repository_of
 from tests.integration.layouts import Layout
 from tests.integration.wheels import release_wheel
@@ -91,6 +92,13 @@ class Registry:
 def registry() -> Registry:
     """A real registry on loopback, with a name space nobody else uses."""
     return Registry(registry_address(), "t" + uuid.uuid4().hex[:12], registry_log())
+
+
+@pytest.fixture
+def proxy(registry: Registry) -> Iterator[FaultyProxy]:
+    """A proxy in front of the registry, which fails when it is told to."""
+    with FaultyProxy(registry.address) as running:
+        yield running
 
 
 def registry_address() -> str:

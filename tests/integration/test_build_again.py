@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,6 @@ from tests.integration.faulty import Action, FaultyProxy, answer_with, reset_at_
 from tests.integration.judge import OVERLAY
 
 EVERY_TIME = 1_000_000
-
-
-@pytest.fixture
-def proxy(registry: Registry) -> Iterator[FaultyProxy]:
-    with FaultyProxy(registry.address) as running:
-        yield running
 
 
 @pytest.fixture

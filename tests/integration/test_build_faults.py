@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,6 @@ from tests.integration.judge import OVERLAY
 EVERY_TIME = 1_000_000
 BLOB = r"/blobs/sha256:"
 UPLOAD = r"/blobs/uploads/"
-
-
-@pytest.fixture
-def proxy(registry: Registry) -> Iterator[FaultyProxy]:
-    with FaultyProxy(registry.address) as running:
-        yield running
 
 
 @pytest.fixture

@@ -90,12 +90,6 @@ def network(warnings: list[str]) -> Iterator[Network]:
 
 
 @pytest.fixture
-def proxy(registry: Registry) -> Iterator[FaultyProxy]:
-    with FaultyProxy(registry.address) as running:
-        yield running
-
-
-@pytest.fixture
 def direct(network: Network, registry: Registry) -> Repository:
     """A repository of the registry itself."""
     return network.repository(parse_reference(registry.repository("app")))
