@@ -48,7 +48,14 @@ CREATE TABLE entry (
   PRIMARY KEY (parent, name)) WITHOUT ROWID;
 CREATE TABLE hidden (parent BLOB NOT NULL, name BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
 """
-_COLUMNS = "kind, mode, uid, gid, size, mtime, link, sha1, sha256, data, stored, implied"
+_GET = (
+    "SELECT kind, mode, uid, gid, size, mtime, link, sha1, sha256, data, stored, implied FROM entry "
+    "WHERE parent = ? AND name = ?"
+)
+_FORGET = (
+    "DELETE FROM entry WHERE parent = ? OR (parent > ? AND parent < ?)",
+    "DELETE FROM hidden WHERE parent = ? OR (parent > ? AND parent < ?)",
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class LayerIndex:
 
     def get(self, path: str) -> Entry | None:
         """The layer's own entry at ``path``; links are not followed."""
-        row = self._one(f"SELECT {_COLUMNS} FROM entry WHERE parent = ? AND name = ?", _split(_encoded(path)))  # noqa: S608
+        row = self._one(_GET, _split(_encoded(path)))
         return _entry(row) if row else None
 
     def children(self, path: str) -> list[str]:
@@ -402,11 +409,8 @@ class _Rows:
             raise self._refused("too many directories replaced by something else", path)
         self._flush()
         below = path + b"/"
-        for table in ("entry", "hidden"):
-            self._connection.execute(
-                f"DELETE FROM {table} WHERE parent = ? OR (parent > ? AND parent < ?)",  # noqa: S608
-                (path, below, path + b"0"),  # "0" comes after "/"
-            )
+        for statement in _FORGET:
+            self._connection.execute(statement, (path, below, path + b"0"))  # "0" comes after "/"
         self._parents = {p for p in self._parents if p != path and not p.startswith(below)}
         self._links = {p: target for p, target in self._links.items() if not p.startswith(below)}
 
