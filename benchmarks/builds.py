@@ -263,9 +263,9 @@ def same_files(stage: Stage, repository: str, *, only: str = "") -> None:
         data = stage.get(f"{repository}/blobs/{layer['digest']}")
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             found = {
-                entry.name: hashlib.sha256(tar.extractfile(entry).read()).hexdigest()  # type: ignore[union-attr]
+                entry.name: hashlib.sha256(file.read()).hexdigest()
                 for entry in tar
-                if entry.isfile()
+                if entry.isfile() and (file := tar.extractfile(entry))
             }
         if found:
             break

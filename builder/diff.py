@@ -7,9 +7,9 @@ counts are wrong, text left between two hunks) is read and judged here, with the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from builder.errors import InvalidInput
 
@@ -356,10 +356,10 @@ def _parse_hunks(lines: list[bytes], where: str, first_line: int) -> tuple[Hunk,
     return tuple(hunks)
 
 
-def _joined(hunk: object) -> Iterator[bytes]:
+def _joined(hunk: Iterable[Any]) -> Iterator[bytes]:
     """A unidiff hunk's lines; a ``\\ No newline`` marker takes the newline from the line before it."""
     held: bytes | None = None
-    for line in hunk:  # type: ignore[attr-defined]
+    for line in hunk:
         if line.line_type == "\\":
             held = held.removesuffix(b"\n") if held is not None else None
             continue
