@@ -300,6 +300,11 @@ def run_flashmla(torch: Any, package: Path, case: Case) -> Result:
 # --- times --------------------------------------------------------------------------------------------
 
 
+def _attending(forward: Callable[..., Any], q: Any, kv: Any) -> Callable[[Any], Any]:
+    """A kernel on these queries and this cache, as a function of the table alone."""
+    return lambda table: forward(q, kv, table, LATENT**-0.5)
+
+
 def time_of(torch: Any, call: Callable[[Any], Any], tables: list[Any]) -> float:
     """Microseconds a call, replayed from a CUDA graph over several tables: the median of seven."""
     call(tables[0])
@@ -339,8 +344,7 @@ def times(torch: Any, by_limit: dict[int, TileLangKernels], heads: Iterable[int]
                 ("SM12x tile", by_limit[SM12X_SHARED], pool),
                 ("fp8", by_limit[0], quantised),
             ):
-                forward = kernels.module.tilelang_sparse_fwd
-                run = lambda table, f=forward, q=q, kv=kv: f(q, kv, table, LATENT**-0.5)  # noqa: E731
+                run = _attending(kernels.module.tilelang_sparse_fwd, q, kv)
                 row[what] = round(time_of(torch, run, tables), 1)
             measured.append(row)
     return measured
