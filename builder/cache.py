@@ -84,12 +84,12 @@ def prune(cache: Path, *, older_than: float, state: Path | None = None) -> list[
     """
     wrong = set(damaged(cache))
     limit = time.time() - older_than
-    settings = [path.read_text() for path in state.glob("*/*/.git/config")] if state else []
+    settings = [path.read_bytes() for path in state.glob("*/*/.git/config")] if state else []
     gone = [
         entry
         for entry in list_entries(cache)
         if (entry.used <= limit or entry.path in wrong)
-        and not any(str(entry.path) in text for text in settings)
+        and not any(os.fsencode(entry.path) in setting for setting in settings)
     ]
     for entry in gone:
         _remove(entry.path)

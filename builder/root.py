@@ -29,7 +29,7 @@ class Root:
         """Tells this root's work from that of others, in a name."""
         import hashlib
 
-        return hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
+        return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
 
     @property
     def overlays(self) -> Path:

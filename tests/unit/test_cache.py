@@ -95,7 +95,8 @@ def test_what_an_open_work_tree_reads_from_stays(tmp_path: Path) -> None:
     cache, tree = tmp_path / "cache", tmp_path / "state" / "edit" / "v1-0123" / ".git"
     for path in (cache / "wheels.git", cache / "repository-1.git", tree):
         path.mkdir(parents=True)
-    (tree / "config").write_text(f'[remote "origin"]\n\turl = {cache / "wheels.git"}\n')
+    url = os.fsencode(cache / "wheels.git")
+    (tree / "config").write_bytes(b'[user]\n\tname = J\xf6rg\n[remote "origin"]\n\turl = ' + url + b"\n")
     assert [e.path.name for e in prune(cache, older_than=0, state=tmp_path / "state")] == ["repository-1.git"]
     assert (cache / "wheels.git").is_dir()
     shutil.rmtree(tmp_path / "state")
