@@ -33,14 +33,17 @@ class Answer:
     """What a probe found.
 
     Args:
-        state: ``defect``, ``fixed``, ``absent`` (the site is not there) or ``unknown`` (cannot tell).
+        state: ``defect``, ``fixed``, ``absent`` (the place is there and does nothing of the kind) or
+            ``unknown`` (cannot tell).
         evidence: one line with figures that says why.
         pins: distributions whose pinned version the answer hangs on (``flashinfer-python``).
+        site: of ``absent``, the place that was looked at, ``PATH:NAME``.
     """
 
     state: State
     evidence: str
     pins: tuple[str, ...] = ()
+    site: str = ""
 
 
 class Tree(Protocol):
@@ -78,9 +81,18 @@ def fixed(evidence: str, *pins: str) -> Answer:
     return Answer("fixed", evidence, pins)
 
 
-def absent(evidence: str, *pins: str) -> Answer:
-    """The answer ``absent``: this tree has no such site."""
-    return Answer("absent", evidence, pins)
+def absent(evidence: str, site: str = "", *pins: str) -> Answer:
+    """The answer ``absent``: the place where the site was is there, and nothing is done in it.
+
+    A name that is not found is no such place: it may be called something else now. That is ``unknown``, and
+    so becomes an ``absent`` whose place the tree does not have.
+
+    Args:
+        evidence: what the place does instead.
+        site: the place that was found and looked at: ``PATH:NAME``, of a definition (``Class.method``) or of
+            a name that the module binds; ``PATH`` alone for a file that is no Python.
+    """
+    return Answer("absent", evidence, pins, site)
 
 
 def unknown(why: str, *pins: str) -> Answer:
@@ -100,7 +112,29 @@ def ask(probe: Callable[[Tree], Answer], tree: Tree) -> Answer:
         return unknown(f"the probe stopped: {describe(error)}")
     if not isinstance(answer, Answer):
         return unknown(f"the probe returned {type(answer).__name__}, not an Answer")
+    if answer.state == "absent" and (lacking := _missing_site(tree, answer.site)):
+        return unknown(
+            f"{answer.evidence} ({lacking}: a name that is not found is not a defect that is gone)"
+        )
     return answer
+
+
+def _missing_site(tree: Tree, site: str) -> str:
+    """Why ``site`` is no place that can be looked at in the tree; empty when it is one."""
+    if not site:
+        return "the probe names no place where it looked"
+    path, _, name = site.partition(":")
+    if path not in tree:
+        return f"{path} is not in the tree"
+    if not path.endswith(".py"):
+        return ""
+    try:
+        module = parse(tree, path)
+    except CannotTell as why:
+        return str(why)
+    bound = {found for statement in module.body for found in _names_bound(statement)}
+    there = bool(name) and (name in bound or definition(module, name) is not None)
+    return "" if there else f"{path} has no {name or 'definition that was named'}"
 
 
 def describe(error: BaseException) -> str:

@@ -46,7 +46,8 @@ class Matrix:
 def answer_json(answer: Answer) -> dict[str, Any]:
     """An answer's facts."""
     facts: dict[str, Any] = {"state": answer.state, "evidence": answer.evidence}
-    return facts | ({"pins": list(answer.pins)} if answer.pins else {})
+    facts |= {"pins": list(answer.pins)} if answer.pins else {}
+    return facts | ({"site": answer.site} if answer.site else {})
 
 
 def find_probes(directory: Path, only: Sequence[str] = ()) -> list[Path]:

@@ -154,6 +154,7 @@ class Memory:
         if answer.state == "unknown":
             return
         facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
+        facts["site"] = answer.site
         write_whole(self._path(probe, fingerprint), json.dumps(facts).encode())
         if trace:
             newest = facts | {"trace": [[list(question), said] for question, said in trace.items()]}
@@ -179,8 +180,9 @@ def _read(path: Path) -> object:
 
 def _answer(facts: object) -> Answer | None:
     match facts:
-        case {"state": str(state), "evidence": str(evidence), "pins": [*pins]} if state in _STATES:
-            return Answer(cast("State", state), evidence, tuple(str(pin) for pin in pins))
+        case {"state": str(state), "evidence": str(evidence), "pins": [*pins], "site": str(site)}:
+            if state in _STATES:
+                return Answer(cast("State", state), evidence, tuple(str(pin) for pin in pins), site)
     return None
 
 

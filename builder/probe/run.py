@@ -182,8 +182,13 @@ def _checked(facts: Mapping[str, object]) -> Answer:
     state, evidence, pins = facts["state"], facts["evidence"], facts["pins"]
     if state not in get_args(State) or not isinstance(evidence, str) or not isinstance(pins, list):
         raise ValueError(f"no answer: {str(facts)[:200]}")
-    line = "".join(c if c.isprintable() else " " for c in evidence)[:_EVIDENCE_LIMIT]
-    return Answer(cast("State", state), line, tuple(str(pin) for pin in pins))
+    site = _line(str(facts["site"])) if state == "absent" else ""
+    return Answer(cast("State", state), _line(evidence), tuple(str(pin) for pin in pins), site)
+
+
+def _line(text: str) -> str:
+    """Text as one printable line of bounded length."""
+    return "".join(c if c.isprintable() else " " for c in text)[:_EVIDENCE_LIMIT]
 
 
 def _how_it_ended(status: int) -> str:

@@ -97,6 +97,7 @@ def _run_job(channel: Channel, job: Mapping[str, Any], source: bytes) -> None:
     try:
         answer = _answer(channel, job, source)
         facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
+        facts["site"] = answer.site
         channel.send(json.dumps({"do": "answer"} | facts).encode())
         code = 0
     finally:

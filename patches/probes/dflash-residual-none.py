@@ -18,6 +18,7 @@ from builder.probe.harness import (
     locate,
     names_in,
     parse,
+    unknown,
 )
 
 MODEL = ("python/sglang/srt/models/glm5_next.py",)
@@ -69,10 +70,10 @@ def probe(tree: Tree) -> Answer:
     if path is None:
         if any(b"set_dflash_layers_to_capture" in tree.read(model) for model in tree.paths(MODELS)):
             raise CannotTell("GLM-5.3 is captured for DFLASH in a way that is not known here")
-        return absent("no GLM-5.3 model that a DFLASH draft can look into")
+        return unknown("no GLM-5.3 model was found that a DFLASH draft can look into (dflash_capture)")
     name, node = _capture(parse(tree, path))
     if len(node.args.args) == 2:
-        return absent(f"{name} is given one completed state: no residual is added here")
+        return absent(f"{name} is given one completed state: no residual is added here", f"{path}:{name}")
     owner, _, method = name.rpartition(".")
     program = Program(tree, {"hc_contract": _contract})
     prepare = getattr(getattr(program.module(path), owner), method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder.probe.devices import GB10, HOPPER, SHARED_MEMORY, cuda_device
-from builder.probe.harness import Answer, Program, Tree, absent, defect, fixed, locate, unknown
+from builder.probe.harness import Answer, Program, Tree, defect, fixed, locate, unknown
 from builder.probe.tilelang import DTYPES, Tensor, TileLang
 
 KERNELS = ("python/sglang/kernels/ops/attention/dsa/tilelang_kernel.py",)
@@ -50,7 +50,7 @@ def _ask(tree: Tree, path: str, gpu: tuple[int, int], width: int, heads: int) ->
 def probe(tree: Tree) -> Answer:
     path = locate(tree, KERNELS, b"def tilelang_sparse_fwd")
     if path is None:
-        return absent("no TileLang DSA kernel")
+        return unknown("the TileLang DSA kernel was not found: nothing defines tilelang_sparse_fwd")
     asked = {
         gpu: [_ask(tree, path, gpu, width, heads) for width in WIDTHS for heads in HEADS]
         for gpu in (GB10, HOPPER)

@@ -20,6 +20,7 @@ from builder.probe.harness import (
     locate,
     names_in,
     parse,
+    unknown,
 )
 
 MODEL = ("python/sglang/srt/models/glm4_moe_lite.py",)
@@ -126,10 +127,10 @@ def _captured_states(program: Program, path: str, loop: str, layers: list[int]) 
 def probe(tree: Tree) -> Answer:
     path = locate(tree, MODEL, b"class Glm4MoeLiteForCausalLM", "python/sglang/srt/models/")
     if path is None:
-        return absent("no GLM-4.7-Flash model")
+        return unknown("the model was not found: nothing defines class Glm4MoeLiteForCausalLM")
     loop, node, setter = _methods(parse(tree, path))
     if not _unpacks(node):
-        return absent(f"{loop} has no residual in hand: the layers capture for themselves")
+        return absent(f"{loop} has no residual in hand: the layers capture for themselves", f"{path}:{loop}")
     stubs = {
         "BumpAllocator": Opaque("BumpAllocator"),
         "get_global_expert_distribution_recorder": Opaque("recorder"),

@@ -18,12 +18,12 @@ from builder.probe.harness import (
     Opaque,
     Program,
     Tree,
-    absent,
     call,
     defect,
     fixed,
     locate,
     parse,
+    unknown,
 )
 
 DISPATCH = ("python/sglang/kernels/ops/attention/flash_mla_sm120.py",)
@@ -231,9 +231,11 @@ def probe(tree: Tree) -> Answer:
     dispatch = locate(tree, DISPATCH, b"_sparse_mla_sm120_paged_attention", "python/sglang/kernels/")
     builder = locate(tree, BUILDER, b"def build_dspark_swa_page_indices_triton", "python/sglang/")
     if dispatch is None and not tree.grep(b"def flash_mla_with_kvcache_sm120", "python/sglang/kernels/"):
-        return absent("no FlashMLA for SM12x here")
+        return unknown("FlashMLA for SM12x was not found: nothing defines flash_mla_with_kvcache_sm120")
     if builder is None and not tree.grep(b"target_width", "python/sglang/srt/speculative/"):
-        return absent("no index table of DSpark's here")
+        return unknown(
+            "DSpark's index table was not found: nothing defines build_dspark_swa_page_indices_triton"
+        )
     if dispatch is None or builder is None:
         raise CannotTell("DSpark's index tables do not reach FlashInfer's SM12x kernels in a way known here")
     version = pinned(tree)

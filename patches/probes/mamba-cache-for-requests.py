@@ -17,11 +17,11 @@ from builder.probe.harness import (
     Opaque,
     Program,
     Tree,
-    absent,
     defect,
     environment,
     fixed,
     locate,
+    unknown,
 )
 
 SIZING = ["python/sglang/srt/mem_cache/kv_cache_configurator.py"]
@@ -175,7 +175,7 @@ def _expected_left(case: Case, sizing: Sizing) -> float:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, SIZING, b"def _handle_max_mamba_cache")
     if path is None:
-        return absent("nothing sizes a state cache (_handle_max_mamba_cache)")
+        return unknown("the state cache's size was not found: nothing defines _handle_max_mamba_cache")
     fits = Case(16.0, 64 << 20, 8)
     tight = Case(7.0, 128 << 20, 1)
     greedy = Case(16.0, 64 << 20, 64)

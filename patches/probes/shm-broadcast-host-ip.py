@@ -16,12 +16,12 @@ from builder.probe.harness import (
     Opaque,
     Program,
     Tree,
-    absent,
     call,
     defect,
     environment,
     fixed,
     locate,
+    unknown,
 )
 
 QUEUE = ["python/sglang/srt/distributed/device_communicators/shm_broadcast.py"]
@@ -229,7 +229,7 @@ def _waiting(queue: object) -> str | None:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, QUEUE, b"class MessageQueue")
     if path is None:
-        return absent("no file defines class MessageQueue")
+        return unknown("the queue was not found: nothing defines class MessageQueue")
     _, told = _writer(tree, path, [], SGLANG_HOST_IP="172.16.0.9")
     program, writer = _writer(tree, path, [])
     handle = writer.export_handle()  # type: ignore[attr-defined]

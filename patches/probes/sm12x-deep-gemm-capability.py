@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from builder.probe.devices import BLACKWELL, GB10, HOPPER, RTX_BLACKWELL, cuda_device
-from builder.probe.harness import Answer, Program, Tree, absent, defect, fixed, locate, unknown
+from builder.probe.harness import Answer, Program, Tree, defect, fixed, locate, unknown
 
 HINTS = ("python/sglang/srt/layers/deep_gemm_wrapper/configurer.py",)
 FLAGS = (
@@ -44,7 +44,7 @@ def _shown(settings: tuple[bool, ...]) -> str:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, HINTS, b"DEEPGEMM_SCALE_UE8M0", "python/sglang/srt/")
     if path is None:
-        return absent("no module decides about DeepGEMM")
+        return unknown("DeepGEMM's settings were not found: nothing has DEEPGEMM_SCALE_UE8M0")
     hopper, blackwell = (_settings(tree, path, gpu, "installed") for gpu in (HOPPER, BLACKWELL))
     if hopper != (True, False, False, True) or blackwell != (True, True, True, False):
         return unknown(f"9.0 and 10.0 are not as known: {_shown(hopper)}; {_shown(blackwell)}")

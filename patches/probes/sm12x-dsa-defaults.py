@@ -14,7 +14,6 @@ from builder.probe.harness import (
     Opaque,
     Program,
     Tree,
-    absent,
     call,
     defect,
     definitions,
@@ -209,7 +208,7 @@ def _unmoved(tree: Tree, path: str) -> bool:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, ARGUMENTS, b"dsa_decode_backend", "python/sglang/srt/")
     if path is None:
-        return absent("no arguments for DSA's backends")
+        return unknown("DSA's arguments were not found: nothing has dsa_decode_backend")
     if not _unmoved(tree, path):
         return unknown("the defaults of 9.0 or 10.0 are not the known ones")
     kpool = locate(tree, KPOOL, b"dsa_index_kpool", "python/sglang/srt/layers/attention/")

@@ -20,7 +20,8 @@ from builder.probe.harness import (
 
 DECISION = ("python/sglang/srt/model_loader/utils.py",)
 LOADING = ("python/sglang/srt/layers/quantization/fp8_utils.py",)
-SETTINGS = "sglang.srt.layers.deep_gemm_wrapper.configurer"
+SETTINGS = "python/sglang/srt/layers/deep_gemm_wrapper/configurer.py"
+PACKED_SCALES = f"{SETTINGS}:DEEPGEMM_SCALE_UE8M0"
 BLOCK = [128, 128]
 DEEP_GEMM = SimpleNamespace(
     fp8_einsum=print, m_grouped_fp8_fp4_gemm_nt_contiguous=print, transform_sf_into_required_layout=print
@@ -67,7 +68,7 @@ def probe(tree: Tree) -> Answer:
     path = locate(tree, DECISION, b"def should_deepgemm_weight_requant_ue8m0")
     loader = locate(tree, LOADING, b"def requant_block_scale_ue8m0_for_deepgemm")
     if not any(_packed_scales(tree, gpu) for gpu in SM12X):
-        return absent("no SM12x device is given DeepGEMM's packed scales here")
+        return absent("no SM12x device is given DeepGEMM's packed scales here", PACKED_SCALES)
     if path is None or loader is None:
         raise CannotTell("nothing decides which weights are requantized for DeepGEMM, or does it")
     if not _dense(tree, path, BLACKWELL) or not _grouped(tree, loader, BLACKWELL):

@@ -13,7 +13,6 @@ from builder.probe.harness import (
     Opaque,
     Program,
     Tree,
-    absent,
     call,
     defect,
     definitions,
@@ -22,6 +21,7 @@ from builder.probe.harness import (
     names_in,
     parse,
     strings_in,
+    unknown,
 )
 from builder.probe.tilelang import DTYPES, FP8, Tensor, TileLang
 
@@ -224,7 +224,7 @@ def _wrong_kernel(tree: Tree, path: str) -> list[str]:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, KERNELS, b"def tilelang_sparse_fwd")
     if path is None:
-        return absent("no TileLang DSA kernel")
+        return unknown("the TileLang DSA kernel was not found: nothing defines tilelang_sparse_fwd")
     wrong = _wrong_arguments(tree) + _wrong_pool(tree) + _wrong_write(tree) + _wrong_kernel(tree, path)
     if wrong:
         return defect("; ".join(wrong))

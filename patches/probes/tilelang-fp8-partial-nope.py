@@ -8,7 +8,6 @@ from builder.probe.harness import (
     CannotTell,
     Program,
     Tree,
-    absent,
     call,
     defect,
     fixed,
@@ -50,7 +49,7 @@ def _depth_of_scores(kernel: Kernel) -> int:
 def probe(tree: Tree) -> Answer:
     path = locate(tree, KERNELS, f"def {FACTORY}".encode())
     if path is None:
-        return absent("no fp8 TileLang kernel")
+        return unknown(f"{FACTORY} was not found: nothing defines it")
     rope, nope = _build(tree, path, ROPE), _build(tree, path, 0)
     if isinstance(rope, str):
         return unknown(f"with a RoPE tail of {ROPE}: {rope}")

@@ -57,7 +57,7 @@ def said(prober: Prober, name: str, tree: Tree) -> Answer:
 @pytest.mark.parametrize(
     ("name", "version", "state"),
     [
-        (DFLASH, "0.5.17", "absent"),
+        (DFLASH, "0.5.17", "unknown"),
         (DFLASH, "0.5.20", "fixed"),
         (DFLASH, "0.5.23", "absent"),
         (EAGLE3, "0.5.17", "defect"),

@@ -136,8 +136,8 @@ def test_renamed_helpers_are_still_fixed(prober: Prober, mended: MappingTree) ->
     assert prober.ask(PROBE, MappingTree({SIZING: text}, mended)).state == "fixed"
 
 
-def test_tree_without_a_state_cache_is_absent(prober: Prober) -> None:
-    assert prober.ask(PROBE, MappingTree({"python/sglang/srt/x.py": b"pass\n"})).state == "absent"
+def test_state_cache_that_is_not_found_is_unknown(prober: Prober) -> None:
+    assert prober.ask(PROBE, MappingTree({"python/sglang/srt/x.py": b"pass\n"})).state == "unknown"
 
 
 @pytest.fixture(scope="module")

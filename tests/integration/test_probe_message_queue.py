@@ -194,8 +194,8 @@ def test_moved_file_is_found(prober: Prober, mended: dict[str, MappingTree]) -> 
     assert prober.ask(PROBE, MappingTree(moved)).state == "fixed"
 
 
-def test_tree_without_a_queue_is_absent(prober: Prober) -> None:
-    assert prober.ask(PROBE, MappingTree({SRT + "x.py": b"pass\n"})).state == "absent"
+def test_queue_that_is_not_found_is_unknown(prober: Prober) -> None:
+    assert prober.ask(PROBE, MappingTree({SRT + "x.py": b"pass\n"})).state == "unknown"
 
 
 def test_queue_without_what_it_needs_is_unknown(prober: Prober, mended: dict[str, MappingTree]) -> None:

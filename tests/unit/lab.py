@@ -27,15 +27,17 @@ _WHO = {
 }
 
 RUNS_F = f"""
-from builder.probe.harness import absent, defect, fixed
+from builder.probe.harness import absent, defect, fixed, unknown
 
 def probe(tree):
     if {DEMO!r} not in tree:
-        return absent("there is no demo")
+        return unknown("demo was not found")
     found = {{}}
     exec(tree.read({DEMO!r}), found)
+    if "caller" in found and "f" not in found:
+        return absent("the caller asks no f", {DEMO!r} + ":caller")
     if "f" not in found:
-        return absent("there is no f")
+        return unknown("f was not found: nothing defines it")
     value = found["f"]()
     return fixed(f"f() is {{value}}") if value == 4 else defect(f"f() is {{value}}, not 4")
 """

@@ -50,12 +50,14 @@ def _simple(
 
 
 PROBE = f"""
-from builder.probe.harness import absent, defect, fixed
+from builder.probe.harness import absent, defect, fixed, unknown
 
 def probe(tree):
     path = {MOVED!r} if {MOVED!r} in tree else {DEMO!r}
     if path not in tree:
-        return absent("there is no demo")
+        return unknown("the demo was not found")
+    if b"def caller" in tree.read(path) and b"f()" not in tree.read(path):
+        return absent("the caller asks no f", path + ":caller")
     found = {{}}
     try:
         exec(tree.read(path), found)
@@ -80,6 +82,7 @@ BEFORE_MANY, AFTER_MANY = P0_BEFORE + MANY, P0_AFTER + MANY
 OTHER_WORDS = P0_BEFORE.replace(b"b = 2\n    return a + b", b"b = a + 1\n    return 2 * b")
 WRAPPED = P0_BEFORE + b"\n\ndef f(f=f):\n    return f() + 1\n"
 REFACTORED = b"import os\n\n\n" + P0_AFTER.replace(b"def f():", b"def f() -> int:")
+CALLER = b"def caller():\n    return 4\n"
 REDEFINED = P0_AFTER + b"\n\ndef f():\n    return 0\n"
 
 
@@ -116,5 +119,6 @@ CASES = [
     Case("what it uses is gone", _simple(USES, USES_AFTER, _without(USES, b"C.three = 3\n")), "rework"),
     Case("merged in text, the defect is back", _p0({DEMO: REDEFINED}), "rework"),
     Case("its lines changed, the defect is there", _p0(_without(P0_BEFORE, b"b = 2", b"b = 2.5")), "rework"),
-    Case("the site is gone", _p0({DEMO: None, "n": b"1"}), "obsolete"),
+    Case("what asked for it asks no more", _p0({DEMO: CALLER}), "obsolete"),
+    Case("the site is not found", _p0({DEMO: None, "n": b"1"}), "unknown"),
 ]

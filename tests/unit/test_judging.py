@@ -61,11 +61,19 @@ def test_merged_as_it_is(lab: Lab) -> None:
     assert [hunk.state for hunk in found.evidence.text.hunks] == ["present"]
 
 
-def test_site_gone_is_obsolete(lab: Lab) -> None:
+def test_place_that_asks_no_more_is_obsolete(lab: Lab) -> None:
+    pin, patch = p0(lab)
+    lab.commit({DEMO: b"def caller():\n    return 4\n"}, "drop f (#13)", tag="v1.1.0")
+    found = one(lab, pin, patch, "v1.1.0")
+    assert (found.verdict.word, found.verdict.retirable) == ("obsolete", True)
+
+
+def test_site_that_is_not_found_is_unknown(lab: Lab) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: None, "python/sglang/x.py": b"pass\n"}, "drop the demo (#13)", tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
-    assert (found.verdict.word, found.evidence.text.state) == ("obsolete", "gone")
+    assert (found.verdict.word, found.evidence.text.state) == ("unknown", "gone")
+    assert not found.verdict.retirable
 
 
 def test_conflict_with_the_defect_there_is_rework(lab: Lab) -> None:
@@ -169,7 +177,7 @@ def test_site_is_gone_and_two_blocks_like_it_are_there(lab: Lab) -> None:
     found = one(lab, pin, patch, "v1.1.0")
     (hunk,) = found.evidence.text.hunks
     assert (hunk.state, len(hunk.places)) == ("ambiguous", 2)
-    assert (found.verdict.word, found.evidence.text.state) == ("obsolete", "conflict")
+    assert (found.verdict.word, found.evidence.text.state) == ("unknown", "conflict")
 
 
 def test_d3_merged_into_a_branch_that_the_target_has_not(lab: Lab) -> None:

@@ -14,7 +14,7 @@ from builder.probe.harness import Program, defect, fixed, absent
 
 def probe(tree):
     if "python/sglang/a.py" not in tree:
-        return absent("no a.py")
+        return absent("b alone", "python/sglang/b.py:alone")
     value = Program(tree).module("sglang.a").x
     return fixed(f"x is {value} | *good*", "torch") if value > 1 else defect(f"x is {value}")
 """
@@ -31,7 +31,7 @@ def project(overlay: Overlay, tmp_path: Path) -> Overlay:
     for name, text in (("old", "x = 1\n"), ("new", "x = 2\n"), ("none", None)):
         folder = tmp_path / name / "python" / "sglang"
         folder.mkdir(parents=True)
-        (folder / "b.py").write_text("")
+        (folder / "b.py").write_text("alone = True\n")
         if text is not None:
             (folder / "a.py").write_text(text)
     return overlay

@@ -234,5 +234,36 @@ def test_environment_is_exactly_what_was_given(monkeypatch: pytest.MonkeyPatch) 
     assert f() == ("1.2.3.4", None)  # type: ignore[operator]
 
 
+ABSENT = [
+    ("python/sglang/m.py:f", "absent"),
+    ("python/sglang/m.py:C.g", "absent"),
+    ("python/sglang/m.py:LIMIT", "absent"),
+    ("python/sglang/m.py:imported", "absent"),
+    ("python/sglang/m.json", "absent"),
+    ("", "unknown"),
+    ("python/sglang/m.py", "unknown"),
+    ("python/sglang/m.py:h", "unknown"),
+    ("python/sglang/m.py:C.f", "unknown"),
+    ("python/sglang/n.py:f", "unknown"),
+    ("python/sglang/broken.py:f", "unknown"),
+    ("flashinfer-python", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("site", "state"), ABSENT)
+def test_absent_is_said_of_a_place_that_is_there(site: str, state: str) -> None:
+    source = "from a import b as imported\nLIMIT = 2\ndef f(): pass\nclass C:\n    def g(self): pass\n"
+    there = tree(m=source, broken="def f(:\n")
+    there = MappingTree({"python/sglang/m.json": b"{}"}, under=there)
+    answer = ask(lambda _: absent("it does not", site), there)
+    assert answer.state == state
+    assert "it does not" in answer.evidence
+    assert ("a name that is not found is not a defect that is gone" in answer.evidence) == (
+        state == "unknown"
+    )
+
+
 def test_shorthand_of_answers() -> None:
-    assert absent("nothing there").state == "absent"
+    assert absent("it asks no more", "a.py:f", "torch") == Answer(
+        "absent", "it asks no more", ("torch",), "a.py:f"
+    )

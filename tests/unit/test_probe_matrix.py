@@ -91,7 +91,8 @@ def test_answers_are_remembered_by_probe_and_tree(probes: Path, tmp_path: Path) 
     path = probes / "a.py"
     assert ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"].state == "defect"
     (entry,) = (path for path in kept.iterdir() if b"trace" not in path.read_bytes())
-    entry.write_text('{"state": "fixed", "evidence": "from memory", "pins": ["torch"]}')
+    kept_answer = {"state": "fixed", "evidence": "from memory", "pins": ["torch"], "site": ""}
+    entry.write_text(json.dumps(kept_answer))
     answer = ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"]
     assert answer == Answer("fixed", "from memory", ("torch",))
     assert ask_all([path], {"t": BEFORE}).answers["a", "t"].state == "defect"

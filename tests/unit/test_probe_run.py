@@ -52,8 +52,8 @@ def test_probe_reads_the_tree(ask: Ask) -> None:
 
 def test_missing_file_is_a_key_error(ask: Ask) -> None:
     assert (
-        ask("try:\n    tree.read('nowhere')\nexcept KeyError:\n    return absent('not there')").state
-        == "absent"
+        ask("try:\n    tree.read('nowhere')\nexcept KeyError:\n    return defect('not there')").state
+        == "defect"
     )
 
 
