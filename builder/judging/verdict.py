@@ -16,11 +16,11 @@ NEEDS_A_PERSON: frozenset[Word] = frozenset({"rework", "unknown"})
 MEANINGS: dict[Word, str] = {
     "merged": "upstream has it, in these or other words",
     "fixed-by-dependency": "the defect went with another version of a dependency",
-    "obsolete": "the site that it mends is not there",
+    "obsolete": "the place that it mends is there, and does nothing of the kind",
     "carry": "the defect is there and the patch mends it",
     "partial": "upstream has a part of it; the rest is still needed",
     "rework": "the defect is there and the patch does not apply, or does not mend it",
-    "unknown": "nobody can tell: the probe does not answer",
+    "unknown": "nobody can tell: the probe does not answer, or finds nothing where the patch still applies",
 }
 
 
@@ -89,7 +89,7 @@ def _by_behaviour(
     if state == "unknown":
         return "unknown", f"the probe cannot tell: {evidence}"
     if state == "absent":
-        return "obsolete", evidence
+        return _absent(text, behaviour.pristine)
     if state == "fixed":
         return _fixed(text, evidence, dependencies, rolled_back)
     carried = behaviour.carried
@@ -100,6 +100,15 @@ def _by_behaviour(
     if text.state == "partial":
         return "partial", f"{text}, and the rest mends it: {carried.evidence}"
     return "carry", evidence
+
+
+def _absent(text: TextEvidence, answer: Answer) -> tuple[Word, str]:
+    """Nothing to mend in the place that the probe looked at; only so if no hunk finds something to mend."""
+    applies = sum(hunk.state == "carries" for hunk in text.hunks)
+    if applies:
+        hunks = f"{applies} of {len(text.hunks)} hunks"
+        return "unknown", f"the probe sees nothing to mend, where {hunks} still apply: {answer.evidence}"
+    return "obsolete", f"{answer.evidence} ({answer.site})" if answer.site else answer.evidence
 
 
 def _how_not(text: TextEvidence) -> str:

@@ -68,6 +68,26 @@ def test_place_that_asks_no_more_is_obsolete(lab: Lab) -> None:
     assert (found.verdict.word, found.verdict.retirable) == ("obsolete", True)
 
 
+def test_absent_is_never_retirable_where_a_hunk_still_applies(lab: Lab) -> None:
+    pin, patch = p0(lab)
+    lab.commit({DEMO: P0_BEFORE + b"\n\ndef caller():\n    return 4\n"}, tag="v1.1.0")
+    lab.probe("p0", BLIND)
+    found = one(lab, pin, patch, "v1.1.0")
+    assert (found.verdict.word, found.verdict.retirable) == ("unknown", False)
+    assert "1 of 1 hunks still apply" in found.verdict.why
+    assert found.verdict.contradictions
+
+
+BLIND = f"""
+from builder.probe.harness import absent, defect
+
+def probe(tree):
+    if b"caller" in tree.read({DEMO!r}):
+        return absent("the caller asks no f", {DEMO!r} + ":caller")
+    return defect("it is there")
+"""
+
+
 def test_site_that_is_not_found_is_unknown(lab: Lab) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: None, "python/sglang/x.py": b"pass\n"}, "drop the demo (#13)", tag="v1.1.0")
