@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import complete_overlay, root_option
+from builder.cli.options import accept_text_option, complete_overlay, root_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
 from builder.errors import UsageError
 
@@ -80,6 +80,7 @@ _COLORS = {
 )
 @click.option("--retire", is_flag=True, help="Take the patches that the pin does not need out of the series.")
 @click.option("--dry-run", is_flag=True, help="With --retire: show the diff, write nothing.")
+@accept_text_option
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="For one probe on one tree.")
 @root_option
 @json_option
@@ -97,6 +98,7 @@ def command(
     with_exit_code: bool,
     retire: bool,
     dry_run: bool,
+    accept_text: tuple[str, ...],
     timeout: float | None,
     root: Path | None,
     as_json: bool,
@@ -112,12 +114,18 @@ def command(
         raise UsageError("--json and --markdown exclude each other")
     if dry_run and not retire:
         raise UsageError("--dry-run goes with --retire")
+    if retire and (upstreams or images):
+        raise UsageError(
+            "--retire takes out what the overlay's own pin can do without, and judges no other tree",
+            found=", ".join([*upstreams, *images]),
+            hint="a newer release: overlay rebase NAME --onto RELEASE leaves out what it has",
+        )
     home = find_root(root)
     if len(names) == 2 and not (upstreams or images or retire or with_exit_code or html):
         _show_difference(names, home, as_json, markdown)
         return
     targets = partial(_targets, upstreams, images, upstream_url, source, history)
-    reports = _judge_all(names or tuple(home.names()), home, upstream_url, targets, timeout)
+    reports = _judge_all(names or tuple(home.names()), home, upstream_url, targets, accept_text, timeout)
     found = _changes(reports, home)
     retired = _retire(reports, home, dry_run) if retire else None
     if html is not None:
@@ -142,9 +150,10 @@ def _judge_all(
     home: Root,
     url: str | None,
     targets_of: Callable[[Spec, Subject, Path, Path, Progress], list[Target]],
+    accept_text: tuple[str, ...],
     timeout: float | None,
 ) -> list[Report]:
-    from builder.judging.judge import judge
+    from builder.judging.judge import check_accept_text, judge
     from builder.judging.subject import read_subject
     from builder.releases import known_releases
     from builder.root import cache_path
@@ -156,11 +165,20 @@ def _judge_all(
             subject, spec = read_subject(name, home, cache, url=url, progress=progress)
             targets = targets_of(spec, subject, cache, home.path, progress)
             known = list(known_releases(home.path))
-            reports.append(
-                judge(subject, targets, home.probes, cache, known=known, timeout=timeout, say=progress)
+            report = judge(
+                subject,
+                targets,
+                home.probes,
+                cache,
+                known=known,
+                accept_text=accept_text,
+                timeout=timeout,
+                say=progress,
             )
+            reports.append(report)
     finally:
         progress.close()
+    check_accept_text(accept_text, [report.subject.series for report in reports], home.probes)
     return reports
 
 
@@ -248,8 +266,6 @@ def _print_text(
 
 
 def _print_report(report: Report, there: Collection[str]) -> None:
-    from builder.judging.verdict import RETIRABLE
-
     subject = report.subject
     click.echo(
         f"{paint(subject.name, 'bold')} {subject.version}: {len(subject.series.patches)} patches of "
@@ -264,7 +280,8 @@ def _print_report(report: Report, there: Collection[str]) -> None:
         ]
         print_table(("PATCH", *(target.name for target in report.targets)), rows)
     last = report.on(report.targets[-1].name)
-    _print_group("can be retired", [j for j in last if j.verdict.word in RETIRABLE])
+    _print_group("can be retired", [j for j in last if j.verdict.retirable])
+    _print_group("not retired on text alone", [j for j in last if j.verdict.is_text_alone])
     _print_group("needs a person", [j for j in last if j.verdict.word in ("rework", "unknown", "partial")])
     against = [j for j in last if j.verdict.contradictions]
     if against:

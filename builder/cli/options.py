@@ -18,6 +18,13 @@ root_option = click.option(
     help="Directory with overlays/ and patches/ (default: this checkout, else the installed ones).",
 )
 
+accept_text_option = click.option(
+    "--accept-text",
+    multiple=True,
+    metavar="PATCH",
+    help="Retire this patch on text alone: it has no probe, and you have looked. Can be repeated.",
+)
+
 platform_option = click.option(
     "--platform", metavar="OS/ARCH", help="Which image of an index; need not be given where there is one."
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -113,6 +113,7 @@ def judge(
     cache: Path,
     *,
     known: Sequence[str] = (),
+    accept_text: Collection[str] = (),
     timeout: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
@@ -124,6 +125,7 @@ def judge(
         probes: ``patches/probes``.
         cache: the cache's directory; answers of probes are kept there.
         known: the releases there are, to say which were not asked.
+        accept_text: patches without a probe that a person retires on text alone.
         timeout: seconds for one probe on one tree; None for the usual bound.
         say: told what takes time.
 
@@ -136,7 +138,7 @@ def judge(
         with_probe = [patch.name for patch in subject.series.patches if witness.has_probe(patch.name)]
         asked = {name: witness.ask(name, pinned) for name in with_probe}
     pins = read_pins(pinned)
-    bench = _Bench(subject, probes, cache, asked, pins, timeout)
+    bench = _Bench(subject, probes, cache, asked, pins, frozenset(accept_text), timeout)
     say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
@@ -154,6 +156,7 @@ class _Bench:
     cache: Path
     on_pin: Mapping[str, Answer]
     pins: Mapping[str, Pin]
+    accept_text: frozenset[str]
     timeout: float | None
 
     def judge(self, target: Target) -> tuple[list[Judgement], MergedSeries]:
@@ -187,7 +190,11 @@ class _Case:
             dependencies = compare_pins(behaviour.pristine.pins, dict(self.bench.pins), read_pins(self.tree))
             rolled_back = self._rolled_back(patch.name, behaviour, dependencies)
         verdict = decide(
-            text, behaviour, dependencies, rolled_back=rolled_back, without_probe=says_no_probe(patch)
+            text,
+            behaviour,
+            dependencies,
+            rolled_back=rolled_back,
+            without_probe=says_no_probe(patch) or patch.name in self.bench.accept_text,
         )
         verdict = _with_deadline(verdict, patch, self.target.name)
         history = self._history(patch, behaviour) if verdict.retirable else None
@@ -248,6 +255,38 @@ class _Case:
         tree = pristine_tree(fetch(commit)) if fetch else GitTree(span.repository.path, commit)
         state = self.witness.ask(name, tree).state
         return None if state == "unknown" else state != "defect"
+
+
+def check_accept_text(names: Iterable[str], series: Sequence[Series], probes: Path) -> None:
+    """Refuse names that ``--accept-text`` means nothing for.
+
+    Args:
+        names: patches that are to be retired on text alone.
+        series: those that are judged.
+        probes: ``patches/probes``.
+
+    Raises:
+        InvalidInput: no series has such a patch, or it has a probe, which decides.
+    """
+    there = {patch.name: patch for one in series for patch in one.patches}
+    for name in names:
+        if name not in there:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, there, n=1)
+            raise InvalidInput(
+                "there is no patch of this name to accept",
+                where="--accept-text",
+                found=name,
+                hint=f"did you mean {near[0]}?" if near else f"there are: {', '.join(there)}",
+            )
+        if (probes / f"{name}.py").is_file():
+            raise InvalidInput(
+                "the patch has a probe, and that decides",
+                where="--accept-text",
+                found=name,
+                hint=f"overlay probe RELEASE --only {name} shows what it says",
+            )
 
 
 def says_no_probe(patch: Patch) -> bool:

@@ -29,7 +29,9 @@ def render_markdown(report: Report) -> str:
 
 
 def _judgement(judgement: Judgement) -> list[str]:
-    lines = [f"- **{escaped(judgement.patch)}**: {judgement.verdict.word}: {escaped(judgement.verdict.why)}"]
+    verdict = judgement.verdict
+    word = f"{verdict.word}, can be retired" if verdict.retirable else verdict.word
+    lines = [f"- **{escaped(judgement.patch)}**: {word}: {escaped(verdict.why)}"]
     lines += [f"  - {kind}: {escaped(said)}" for kind, said in evidence_rows(judgement.evidence)]
     lines += [f"  - (!) {escaped(line)}" for line in judgement.verdict.contradictions]
     return lines

@@ -7,7 +7,7 @@ import datetime
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -35,7 +35,7 @@ class Retirement:
     Args:
         overlay: the overlay that was judged.
         patches: the patches that go.
-        kept: why others that the target does not need stay, a line each.
+        kept: why others stay that upstream seems to have, a line each.
         changes: new contents by path below the root; None removes a file.
         diff: the same as a unified diff.
     """
@@ -69,33 +69,19 @@ class Retirement:
 def plan_retirement(report: Report, home: Root) -> Retirement:
     """What retiring the patches of a report would change; nothing is written.
 
-    A patch goes when every target that was asked can do without it, the pin included: an overlay stays
-    right for
-    the release that it is pinned to. For a newer release, ``overlay rebase`` moves the pin and leaves it out.
+    An overlay stays right for the release that it is pinned to: a patch goes when the pin itself can do
+    without it. For a newer release, ``overlay rebase`` moves the pin and leaves it out.
 
     Args:
-        report: of one overlay.
+        report: of one overlay, judged on its own pin.
         home: the root, a checkout.
 
     Raises:
         InvalidInput: a patch that stays needs one that goes, or a spec cannot be changed in place.
     """
     subject = report.subject
-    retired: dict[str, Judgement] = {}
-    kept = []
-    for patch in subject.series.patches:
-        judgements = [j for j in report.judgements if j.patch == patch.name]
-        wanted = [j for j in judgements if not j.verdict.retirable]
-        if wanted:
-            continue
-        if not _pin_needs(judgements, subject.release):
-            retired[patch.name] = judgements[-1]
-        else:
-            target = judgements[-1].target
-            kept.append(
-                f"{patch.name} stays: {subject.release}, which {subject.name} is pinned to, needs it; "
-                f"overlay rebase {subject.name} --onto {target} leaves it out"
-            )
+    retired = {found.patch: found for found in report.judgements if found.verdict.retirable}
+    kept = [f"{j.patch} stays: {j.verdict.why}" for j in report.judgements if j.verdict.is_text_alone]
     if not retired:
         return Retirement(subject.name, kept=tuple(kept))
     _check_rest(report, retired)
@@ -166,14 +152,6 @@ def _applied(patch: Patch, judgement: Judgement) -> str:
     if judgement.verdict.word == "fixed-by-dependency":
         where = ", ".join(str(d) for d in judgement.evidence.dependencies if d.changed)
     return f"{release}, {where}" if where else release
-
-
-def _pin_needs(judgements: Sequence[Judgement], pin: str) -> bool:
-    """Whether the pin itself still has the defect, as far as anybody asked."""
-    if any(found.target == pin for found in judgements):
-        return False  # it was among those asked, and none of them needs it
-    behaviour = judgements[0].evidence.behaviour
-    return behaviour is None or behaviour.pin.state not in ("fixed", "absent")
 
 
 def _check_rest(report: Report, retired: Mapping[str, Judgement]) -> None:

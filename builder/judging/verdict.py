@@ -40,6 +40,11 @@ class Verdict:
     contradictions: tuple[str, ...] = ()
     retirable: bool = False
 
+    @property
+    def is_text_alone(self) -> bool:
+        """Whether upstream seems to have the patch, and nothing but its text says so."""
+        return self.word in RETIRABLE and not self.retirable
+
 
 def decide(
     text: TextEvidence,

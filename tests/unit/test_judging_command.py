@@ -58,7 +58,7 @@ def test_json_has_the_same_facts(lab: Lab, root: Path) -> None:
 def test_markdown_stays_in_its_place(lab: Lab, root: Path) -> None:
     done = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.2.0", "--markdown")
     assert "| p0 | merged |" in done.stdout
-    assert "- **p0**: merged: f() is 4" in done.stdout
+    assert "- **p0**: merged, can be retired: f() is 4" in done.stdout
     assert "  - behaviour of the pin: defect: f() is 3, not 4" in done.stdout
 
 

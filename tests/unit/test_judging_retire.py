@@ -90,10 +90,20 @@ def test_patch_that_the_pin_needs_stays(lab: Lab, tmp_path: Path) -> None:
     lab.commit({DEMO: P0_AFTER}, tag="v1.1.0")
     root = write_root(lab, tmp_path / "root", pin, [patch])
     before = files_of(root)
-    done = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.1.0", "--retire")
+    done = overlay(lab, root, "diff", "demo", "--retire")
     assert done.returncode == 0, done.stderr
-    assert "p0 stays: v1.0.0, which demo is pinned to, needs it" in done.stdout
+    assert "demo: nothing to retire" in done.stdout
     assert files_of(root) == before
+
+
+def test_retire_for_another_tree_is_refused(lab: Lab, needless: Path) -> None:
+    before = files_of(needless)
+    for tree in (("--upstream", f"{lab.repository}@v1.0.0"), ("--upstream", "all"), ("--image", "a:b")):
+        done = overlay(lab, needless, "diff", "demo", *tree, "--retire")
+        assert done.returncode == 2
+        assert "--retire takes out what the overlay's own pin can do without" in done.stderr
+        assert "overlay rebase NAME --onto RELEASE" in done.stderr
+        assert files_of(needless) == before
 
 
 class Killed(BaseException):
