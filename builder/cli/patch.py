@@ -37,6 +37,7 @@ from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore
 from builder.patch import check_patch_name
+from builder.probe.mutants import Trial
 from builder.root import cache_path, find_root, state_path
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
@@ -453,6 +454,7 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
 @click.option("--fix", is_flag=True, help="Mend what can be mended safely, and say what was.")
 @click.option("--rules", is_flag=True, help="List the rules and stop.")
 @click.option("--offline", is_flag=True, help="Leave out the rules that need the pinned release's sources.")
+@click.option("--probes", is_flag=True, help="Try the probes on mutants and variants, too (docs/probes.md).")
 @source_options
 @root_option
 @json_option
@@ -461,6 +463,7 @@ def lint(
     fix: bool,
     rules: bool,
     offline: bool,
+    probes: bool,
     source: str,
     upstream_url: str | None,
     wheel: Path | None,
@@ -468,8 +471,9 @@ def lint(
     as_json: bool,
 ) -> None:
     """Check series, patches, probes and specs against every rule of docs/formats.md (default: all series)."""
-    from builder.authoring.lint.finding import RELEASE_RULES, RULES
+    from builder.authoring.lint.finding import PROBE_RULES, RELEASE_RULES, RULES
     from builder.authoring.lint.fixing import fix_texts
+    from builder.authoring.lint.probes import lint_probes
     from builder.authoring.lint.release import lint_release
     from builder.authoring.lint.root import excused, lint_root
 
@@ -479,6 +483,8 @@ def lint(
         else:
             print_table(("RULE", "WHAT MUST HOLD"), list(RULES.items()))
         return
+    if probes and offline:
+        raise UsageError("--probes needs the pinned release's sources", hint="leave out --offline")
     place = find_root(root)
     if fix:
         place.check_writable()
@@ -486,6 +492,7 @@ def lint(
     homes = [find_home(place, name) for name in names]
     mended = [mend for home in homes for mend in fix_texts(home)] if fix else []
     findings = lint_root(place, names)
+    trials: list[Trial] = []
     if not offline:
         for home in homes:
             upstream = _upstream(home, source, upstream_url, wheel)
@@ -496,23 +503,37 @@ def lint(
                 mended += [finding for finding in found if finding.by_export]
                 found = lint_release(home, upstream, cache_path())
             findings += found
-    judged = RULES.keys() - (RELEASE_RULES if offline else set())
+            if probes:
+                found, tried = lint_probes(home, upstream, cache_path())
+                findings += found
+                trials += tried
+    judged = RULES.keys() - (RELEASE_RULES if offline else set()) - (set() if probes else PROBE_RULES)
     allowed: list[Finding] = []
     for home in homes:
         findings, excuses = excused(place, home.name, findings, judged)
         allowed += excuses
-    _say_findings(findings, allowed, mended, as_json)
+    _say_findings(findings, allowed, mended, trials, as_json)
     if findings:
         click.get_current_context().exit(1)
 
 
 def _say_findings(
-    findings: Sequence[Finding], allowed: Sequence[Finding], mended: Sequence[Finding], as_json: bool
+    findings: Sequence[Finding],
+    allowed: Sequence[Finding],
+    mended: Sequence[Finding],
+    trials: Sequence[Trial],
+    as_json: bool,
 ) -> None:
     if as_json:
         groups = {"findings": findings, "allowed": allowed, "mended": mended}
-        print_json({key: [finding.as_json() for finding in group] for key, group in groups.items()})
+        facts = {key: [finding.as_json() for finding in group] for key, group in groups.items()}
+        print_json(facts | ({"probes": [trial.as_json() for trial in trials]} if trials else {}))
         return
+    for trial in trials:
+        click.echo(f"{paint(f'{trial.series}/{trial.patch}', 'bold')}: {trial.summary}")
+        for outcome in trial.outcomes:
+            if outcome.case.costs:
+                click.echo(f"  apart ({outcome.case.costs}): {outcome.case.name}: {outcome.case.why}")
     for finding in mended:
         click.echo(f"{paint('mended', 'green')} {finding}")
     for finding in findings:

@@ -75,6 +75,22 @@ def find_probes(directory: Path, only: Sequence[str] = ()) -> list[Path]:
     return [path for name, path in there.items() if not only or name in only]
 
 
+@dataclass(frozen=True)
+class Inquiry:
+    """One probe to be asked about one tree.
+
+    Args:
+        probe: file ``NAME.py``.
+        tree: the tree.
+        about: what the tree is, where it is one of many that are alike: what was read of it is then kept
+            for it alone, and does not push out what was read of others.
+    """
+
+    probe: Path
+    tree: Tree
+    about: str = ""
+
+
 def ask_all(
     probes: Sequence[Path],
     trees: Mapping[str, Tree],
@@ -83,36 +99,62 @@ def ask_all(
     memory: int = MEMORY,
     remembered: Path | None = None,
 ) -> Matrix:
-    """Run every probe on every tree; as many at a time as there are processors.
+    """Run every probe on every tree.
 
     Args:
         probes: files ``NAME.py``.
         trees: by the name they are shown under.
-        timeout: seconds for one probe on one tree.
-        memory: bytes of address space for one probe.
-        remembered: directory in which answers are kept; ``None`` to ask anew and keep nothing.
+        timeout, memory, remembered: as :func:`ask_each` takes them.
 
     Raises:
         InvalidInput: a probe cannot be read.
     """
-    known = None if remembered is None else Memory(remembered)
+    pairs = [(probe, name) for name in trees for probe in probes]
+    inquiries = [Inquiry(probe, trees[name]) for probe, name in pairs]
+    answers = ask_each(inquiries, timeout=timeout, memory=memory, remembered=remembered)
+    answered = {(probe.stem, name): answer for (probe, name), answer in zip(pairs, answers, strict=True)}
+    return Matrix(tuple(probe.stem for probe in probes), tuple(trees), answered)
 
-    waiting = iter([(probe, name) for name in trees for probe in probes])
-    answers: dict[tuple[str, str], Answer] = {}
+
+def ask_each(
+    inquiries: Sequence[Inquiry],
+    *,
+    timeout: float = TIMEOUT,
+    memory: int = MEMORY,
+    remembered: Path | None = None,
+) -> list[Answer]:
+    """Ask all of these; as many at a time as there are processors.
+
+    Args:
+        inquiries: probes and trees.
+        timeout: seconds for one probe on one tree.
+        memory: bytes of address space for one probe.
+        remembered: directory in which answers are kept; ``None`` to ask anew and keep nothing.
+
+    Returns:
+        The answers, in the same order.
+
+    Raises:
+        InvalidInput: a probe cannot be read.
+    """
+    waiting = iter(enumerate(inquiries))
+    answers: dict[int, Answer] = {}
 
     def work(_: int) -> None:
         with Prober(timeout=timeout, memory=memory) as prober:
-            for probe, name in waiting:  # of one iterator, each thread gets others
-                answers[probe.stem, name] = _ask(prober, probe, trees[name], known)
+            for number, inquiry in waiting:  # of one iterator, each thread gets others
+                known = None if remembered is None else Memory(remembered, inquiry.about)
+                answers[number] = _ask(prober, inquiry, known)
 
-    workers = max(1, min(len(trees) * len(probes), os.cpu_count() or 1))
+    workers = max(1, min(len(inquiries), os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(work, range(workers)))
-    return Matrix(tuple(probe.stem for probe in probes), tuple(trees), answers)
+    return [answers[number] for number in range(len(inquiries))]
 
 
-def _ask(prober: Prober, probe: Path, tree: Tree, known: Memory | None) -> Answer:
+def _ask(prober: Prober, inquiry: Inquiry, known: Memory | None) -> Answer:
     """The remembered answer, else a fresh one."""
+    probe, tree = inquiry.probe, inquiry.tree
     fingerprint = getattr(tree, "fingerprint", None)
     if known is None or fingerprint is None:
         return prober.ask(probe, tree)

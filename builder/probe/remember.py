@@ -111,10 +111,13 @@ class Memory:
 
     Args:
         directory: where they are kept; made when the first is written.
+        about: names trees whose traces are kept apart from those of all others (one of each probe's mutants).
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, about: str = "") -> None:
         self._directory = directory
+        self._traces_of = f"traces {about}" if about else "traces"
+        self._most = 1 if about else MOST_TRACES
 
     def _path(self, probe: bytes, fingerprint: str) -> Path:
         parts = (_machinery_digest(), _hash(probe), fingerprint)
@@ -158,15 +161,12 @@ class Memory:
         write_whole(self._path(probe, fingerprint), json.dumps(facts).encode())
         if trace:
             newest = facts | {"trace": [[list(question), said] for question, said in trace.items()]}
-            kept = [newest, *self._traces(probe)][:MOST_TRACES]
-            write_whole(self._path(probe, _TRACES), json.dumps(kept).encode())
+            kept = [newest, *self._traces(probe)][: self._most]
+            write_whole(self._path(probe, self._traces_of), json.dumps(kept).encode())
 
     def _traces(self, probe: bytes) -> list[object]:
-        found = _read(self._path(probe, _TRACES))
+        found = _read(self._path(probe, self._traces_of))
         return found if isinstance(found, list) else []
-
-
-_TRACES = "traces"
 
 
 def _read(path: Path) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from builder.apply import try_series
@@ -46,6 +47,15 @@ class WheelTree:
 def release_tree(version: str) -> WheelTree:
     """The tree of a release, such as ``0.5.20``."""
     return WheelTree(release_wheel(version))
+
+
+@cache
+def read_tree(version: str) -> MappingTree:
+    """The same, with what probes look at (SGLang's own sources) read once."""
+    tree = release_tree(version)
+    paths = [path for path in tree.paths("python/sglang/") if path.endswith(".py")]
+    others = [path for path in tree.paths("python/") if path.endswith("METADATA") or path.count("/") == 2]
+    return MappingTree({path: tree.read(path) for path in {*paths, *others}})
 
 
 def patched(tree: Tree, *names: str) -> MappingTree:

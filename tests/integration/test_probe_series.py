@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,16 @@ from builder.probe.matrix import Matrix, ask_all, find_probes, probe_series
 from builder.probe.trees import MappingTree
 from builder.series import Series, read_series
 from builder.source import SourceFile
-from tests.integration.sources import PATCHES, release_tree
+from tests.integration.sources import PATCHES, read_tree
 
 PROBES = PATCHES / "probes"
 SERIES = ("v0.5.17", "v0.5.20")
 EACH = [(name, patch) for name in SERIES for patch in read_series(PATCHES / name).names]
 
 
-@cache
 def pristine(name: str) -> Tree:
-    """The release a series was cut for; only what is below ``python/`` is read, and each file once."""
-    tree = release_tree(name.removeprefix("v"))
-    paths = [path for path in tree.paths("python/sglang/srt/") if path.endswith(".py")]
-    kernels = [path for path in tree.paths("python/sglang/kernels/") if path.endswith(".py")]
-    others = [path for path in tree.paths("python/") if path.endswith("METADATA") or path.count("/") == 2]
-    return MappingTree({path: tree.read(path) for path in [*paths, *kernels, *others]})
+    """The release that a series was cut for."""
+    return read_tree(name.removeprefix("v"))
 
 
 def applied(name: str, patches: Series) -> AppliedSeries:

@@ -28,15 +28,20 @@ RULES = {
     "depends": "Overlay-Depends names patches of the series that come before, without a circle.",
     "unused-patch": "Every patch file is in its series, and every series in an overlay.",
     "unused-probe": "Every probe belongs to a patch of its name.",
+    "probe-lists": "The lists of mutants and variants beside a probe can be read.",
     "overlay": "A spec's only and except name patches of its series.",
     "applies": "The series applies to its pinned release.",
     "blob-ids": "Index lines name the release's blobs: the pre-image and what the patch makes of it.",
     "canonical": "The patch is what overlay patch export writes.",
     "compiles": "Every Python file compiles after every patch of the series.",
+    "mutants": "No mutant of the patched source is called fixed by its probe, and every list's edit fits.",
+    "variants": "Of a patched source in other words, a probe calls 90 % fixed and none defect or absent.",
     "allowance": "What a series is excused from was found, and is a rule.",
 }
 # Those that can only be judged with the release's sources.
 RELEASE_RULES = frozenset({"applies", "blob-ids", "canonical", "compiles", "added-import"})
+# Those that are judged by running the probes many times, when that is asked for.
+PROBE_RULES = frozenset({"mutants", "variants"})
 
 
 @dataclass(frozen=True)

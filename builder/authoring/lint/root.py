@@ -12,6 +12,7 @@ from builder.authoring.lint.text import lint_patch
 from builder.authoring.mending import diff_start, split
 from builder.authoring.series_file import read_series_lines
 from builder.errors import InvalidInput
+from builder.probe.lists import lists_of, read_lists
 from builder.root import Root
 from builder.series import read_series_file
 from builder.spec import read_spec
@@ -170,6 +171,26 @@ def _probes(root: Root) -> Iterator[Finding]:
     for path in sorted(root.probes.glob("*.py")):
         if path.stem not in patches and not path.stem.startswith("_"):
             yield Finding("unused-probe", _shown(root, path), None, "there is no patch of this name")
+    for path in sorted(root.probes.glob("*.yaml")):
+        name = path.name.removesuffix(".yaml").rpartition(".")[0]
+        probe = root.probes / f"{name}.py"
+        if path not in lists_of(probe):
+            what = "not a list that belongs to a probe"
+            yield Finding(
+                "probe-lists", _shown(root, path), None, what, "NAME.mutants.yaml, NAME.variants.yaml"
+            )
+        elif not probe.is_file():
+            yield Finding("unused-probe", _shown(root, path), None, "there is no probe of this name")
+    for path in sorted(root.probes.glob("*.py")):
+        try:
+            read_lists(path)
+        except InvalidInput as error:
+            where = str(error.where).removeprefix(f"{root.path}/")
+            file, _, place = where.partition(": ")
+            what = f"{error.what}{': ' if place else ''}{place}"
+            yield Finding(
+                "probe-lists", file, None, what, error.expected or error.hint or "", error.found or ""
+            )
 
 
 def _shown(root: Root, path: Path) -> str:
