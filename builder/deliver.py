@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import InvalidInput, UsageError
+from builder.errors import InvalidInput, Unavailable, UsageError
 from builder.finished import Finished
 from builder.image.lanes import Check, Task, side_by_side
 from builder.image.model import ByteProgress, Descriptor, ImageSink, ImageSource
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from builder.image.registry import Network, Repository
 
 DEFAULT_TAG = "{release}-{name}-{patchset}"
+# ECR answers 400 (TAG_INVALID), Harbor 412, Nexus 400 where a tag may not move; 403, 405 and 409 are near.
+_TAG_REFUSED = frozenset({400, 403, 405, 409, 412})
 Say = Callable[[str], None]
 
 
@@ -105,6 +107,7 @@ def deliver(
     before: Sequence[str] = (),
     say: Say,
     progress: ByteProgress,
+    on_named: Callable[[str], None] = lambda _: None,
 ) -> Delivered:
     """Bring a finished build to where it is to go.
 
@@ -116,6 +119,7 @@ def deliver(
             can give what is in them without sending.
         say: told what takes time.
         progress: makes a byte counter for a layer that is streamed.
+        on_named: told each reference that means the same everywhere, as soon as it can be pulled.
 
     Raises:
         UsageError: an engine is to get an index of several platforms.
@@ -133,20 +137,28 @@ def deliver(
         say(f"writing to {sink.name}")
         near = _neighbour(target, before, network)
         name = f"{target.name}:{target.tag or tag}"
-        old = store_images(finished, sink, network, near=near, tag=target.tag or tag, progress=progress)
-        if old not in (None, finished.digest):
-            moved[name] = str(old)
-        references.append(f"{name}@{finished.digest}")
+        old = bring_blobs(finished, sink, network, near=near, tag=target.tag or tag, progress=progress)
+        attachable = isinstance(target, Reference) and delivery.attach
+        for image in finished.images if finished.index or attachable else ():
+            sink.put_manifest(image.image.manifest)
         if isinstance(target, Reference) and delivery.attach:
             say(f"attaching attestations to {sink.name}")
             for image in finished.images:
                 _attach(network.repository(target), image.image.descriptor, image.documents, near)
+        # A registry's tag that is right already is let be: where tags are immutable, it could not be written.
+        if old != finished.digest or isinstance(target, LayoutReference):
+            _put_tag(finished, sink, target.tag or tag, old)
+        if old not in (None, finished.digest):
+            moved[name] = str(old)
+        references.append(f"{name}@{finished.digest}")
+        if isinstance(target, Reference):
+            on_named(references[-1])
     loaded = _load(finished, tag, network, progress) if delivery.load else None
     made = [(str(image.image.platform.canonical), image.documents) for image in finished.images]
     return Delivered(finished.digest, tuple(references), loaded, _write(delivery.attest, made), moved)
 
 
-def store_images(
+def bring_blobs(
     finished: Finished,
     sink: ImageSink,
     network: Network,
@@ -155,7 +167,7 @@ def store_images(
     tag: str,
     progress: ByteProgress,
 ) -> str | None:
-    """Write a build to a registry or layout: blobs, then manifests by digest, the tag last of all.
+    """Write a build's layers and configs to a registry or layout; manifests name them, and come afterwards.
 
     Args:
         finished: the build.
@@ -166,7 +178,7 @@ def store_images(
         progress: makes a byte counter for a layer that is streamed.
 
     Returns:
-        What the tag led to before, as far as the sink says.
+        What the tag leads to now, as far as the sink says.
 
     Raises:
         ImageMismatch, Unavailable: a base or the sink fails.
@@ -181,13 +193,29 @@ def store_images(
         source = open_source(image.base, network)
         tasks += [_copying(sink, source, layer, progress) for layer in image.image.layers[:-1]]
     side_by_side(tasks, sink.lanes)
-    if finished.index is None:
-        sink.put_manifest(finished.images[0].image.manifest, tag=tag)
-        return before[0]
-    for image in finished.images:
-        sink.put_manifest(image.image.manifest)
-    sink.put_manifest(finished.index, tag=tag)
     return before[0]
+
+
+def _put_tag(finished: Finished, sink: ImageSink, tag: str, old: str | None) -> None:
+    """The last request: only now can the image be pulled by name.
+
+    Raises:
+        Unavailable: the registry refuses; where it does not let tags move, that is said.
+    """
+    try:
+        sink.put_manifest(finished.index or finished.images[0].image.manifest, tag=tag)
+    except Unavailable as error:
+        if error.facts.get("status") not in _TAG_REFUSED or not (old or "immutable" in error.what.lower()):
+            raise
+        raise Unavailable(
+            f"the registry does not let the tag move: {error.what}",
+            where=f"{sink.name}:{tag}",
+            expected=f"{finished.digest}, or no such tag",
+            found=old,
+            hint="where tags are immutable each build needs its own: "
+            f"--tag-template '{DEFAULT_TAG}', or another tag in --push",
+            facts=error.facts,
+        ) from None
 
 
 def _neighbour(

@@ -187,8 +187,12 @@ def _built(row: Row, workshop: Workshop) -> Outcome:
         documents=delivery.needs_documents,
         key=delivery.key,
     )
-    delivered = deliver(finished, delivery, workshop.network, say=_silent, progress=_quiet)
-    update_lock(root.locks(row.name), lambda now: locked(now, finished, delivered.shared))
+
+    def lock(*references: str) -> None:
+        update_lock(root.locks(row.name), lambda now: locked(now, finished, references))
+
+    delivered = deliver(finished, delivery, workshop.network, say=_silent, progress=_quiet, on_named=lock)
+    lock(*delivered.shared)
     warnings = tuple(finished.report.warnings)
     return Outcome(row.name, "built", tuple(row.platforms), finished, delivered, warnings=warnings)
 

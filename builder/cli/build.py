@@ -171,6 +171,7 @@ def command(
         engine=engine,
         network=network,
         writes=writes,
+        locks=() if is_locked else locks,
         is_locked=is_locked,
         check=check,
         progress=Progress(),
@@ -205,6 +206,7 @@ class Job:
         delivery: where it goes.
         engine, network: what bakes it, and what RUN sees of the network.
         writes: whether anything is written.
+        locks: the lock's files, if it is to be written.
         is_locked, check: whether drift is an error, and whether it is built twice.
         progress: says what takes time.
     """
@@ -220,6 +222,7 @@ class Job:
     engine: str
     network: str
     writes: bool
+    locks: Sequence[Path]
     is_locked: bool
     check: bool
     progress: Progress
@@ -315,7 +318,15 @@ def _built(job: Job, registries: Network) -> Outcome:
 def _delivered(finished: Finished, job: Job, registries: Network) -> Outcome:
     before = pushed_before(job.lock, finished)
     say, progress = job.progress, job.progress.transfer
-    done = deliver(finished, job.delivery, registries, before=before, say=say, progress=progress)
+
+    def lock(reference: str) -> None:
+        """What can be pulled is in the lock, whatever becomes of the next target."""
+        if job.locks:
+            update_lock(job.locks, lambda now: locked(now, finished, (reference,)))
+
+    done = deliver(
+        finished, job.delivery, registries, before=before, say=say, progress=progress, on_named=lock
+    )
     changed = {
         image["platform"]: str(old)
         for image in finished.report.images

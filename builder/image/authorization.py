@@ -18,8 +18,14 @@ from builder.image.login import Login
 TOKEN_LIFE = 60.0
 TOKEN_MARGIN = 10.0
 
-_CHALLENGE = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
-_PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
+LONGEST_CHALLENGE = 16 << 10  # characters of one header
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# What a header's value is made of: a parameter, or the scheme that begins the next challenge.
+_PIECE = re.compile(
+    rf'(?P<key>{_WORD})[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s",]+))'
+    rf"|(?P<scheme>{_WORD})(?:[ \t]+|$|(?=,))",
+    re.DOTALL,
+)
 
 Scopes = frozenset[str]
 
@@ -47,17 +53,23 @@ class Challenge:
 
 
 def parse_challenges(headers: Iterable[str]) -> list[Challenge]:
-    """The challenges of ``WWW-Authenticate`` headers that a registry can mean; others are left out."""
-    found = []
+    """The challenges of ``WWW-Authenticate`` headers that a registry can mean; others are left out.
+
+    A header may hold several, with commas between them as between the parameters of one (RFC 9110, 11.6.1).
+    """
+    found: list[Challenge] = []
     for header in headers:
-        match = _CHALLENGE.fullmatch(header)
-        if match and match[1].lower() in ("basic", "bearer"):
-            parameters = {
-                key.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
-                for key, quoted, plain in _PARAMETER.findall(match[2])
-            }
-            found.append(Challenge(match[1].lower(), parameters))
-    return found
+        parameters: dict[str, str] = {}  # of a scheme that was not named: nobody reads them
+        for piece in _PIECE.finditer(header[:LONGEST_CHALLENGE]):
+            if piece["scheme"]:
+                parameters = {}
+                found.append(Challenge(piece["scheme"].lower(), parameters))
+            elif piece["quoted"] is not None:
+                parameters.setdefault(piece["key"].lower(), re.sub(r"\\(.)", r"\1", piece["quoted"]))
+            else:
+                parameters.setdefault(piece["key"].lower(), piece["plain"])
+    known = (challenge for challenge in found if challenge.scheme in ("basic", "bearer"))
+    return [challenge for challenge in known if challenge.parameters]
 
 
 @dataclass(frozen=True)

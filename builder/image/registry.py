@@ -41,9 +41,18 @@ from builder.image.referrers import (
     subject_of,
 )
 from builder.image.retry import TransientError
-from builder.image.transport import Connections, NetworkSettings, Reply, Request, Transport, Warn
+from builder.image.transport import (
+    Connections,
+    NetworkSettings,
+    Reply,
+    Request,
+    Transport,
+    Warn,
+)
 from builder.image.upload import (
+    SMALLEST_CHUNK,
     PiecesRefusedError,
+    PieceTooLargeError,
     SessionLostError,
     UploadSession,
     send_stream,
@@ -63,6 +72,12 @@ WORTH_RESUMING = 64 << 10  # bytes between two failures that count as getting on
 
 _FOUND = frozenset({200})
 _MAYBE = frozenset({200, 404})
+# A registry that keeps blobs elsewhere may answer 403 from there, or know no HEAD: then the blob is sent.
+_PERHAPS_A_BLOB = frozenset({200, 403, 404, 405})
+# What registries answer on the path of the referrers API when they have no such API.
+_NO_REFERRERS_API = frozenset({400, 401, 403, 404, 405, 406, 410, 501})
+_REFUSED_REFERRER = frozenset({400, 405, 415, 422, 501})
+MOST_READ_REFERRERS = 64
 _NEXT_PAGE = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
 
@@ -112,6 +127,8 @@ class Registry:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.name = transport.registry
+        self.piece = transport.settings.upload_chunk
+        """Bytes of a blob to send at once: less where the registry was seen to refuse as many."""
         self._repositories: dict[str, Repository] = {}
 
     def ping(self) -> None:
@@ -346,9 +363,16 @@ class Repository:
         """
         found = self._asked_referrers(digest)
         if found is None:
-            tag = referrers_tag(digest)
-            found = listed(self.find_manifest(tag), f"{self.name}:{tag}")
+            found = self._listed_under_tag(digest)
+        found = [self._described(one) for one in found[:MOST_READ_REFERRERS]] + found[MOST_READ_REFERRERS:]
         return [one for one in found if artifact_type in (None, one.artifact_type)]
+
+    def _described(self, listed: Descriptor) -> Descriptor:
+        """An entry with its type: its own manifest says it where the list leaves it out."""
+        if listed.artifact_type or listed.size > LARGEST_MANIFEST:
+            return listed
+        manifest = self.find_manifest(listed.digest)
+        return referrer_descriptor(manifest, f"{self.name}@{listed.digest}") if manifest else listed
 
     def put_referrer(self, manifest: RawManifest) -> Descriptor:
         """Store a manifest with a ``subject``, so that it is found from there (see :meth:`put_referrers`)."""
@@ -370,14 +394,27 @@ class Repository:
         unlisted: dict[str, list[Descriptor]] = {}
         for manifest in manifests:
             subject = subject_of(manifest, f"for {self.name}")
-            reply = self._put_manifest(manifest, manifest.digest)
+            reply = self._put_with_subject(manifest)
             own = referrer_descriptor(manifest, f"for {self.name}")
             stored.append(own)
             if reply is None or "OCI-Subject" not in reply.headers:
-                unlisted.setdefault(referrers_tag(subject), []).append(own)
-        for tag, new in unlisted.items():
-            self._list_under_tag(new, tag)
+                unlisted.setdefault(subject, []).append(own)
+        for subject, new in unlisted.items():
+            self._list_under_tag(new, subject)
         return stored
+
+    def _put_with_subject(self, manifest: RawManifest) -> Reply | None:
+        try:
+            return self._put_manifest(manifest, manifest.digest)
+        except Unavailable as error:
+            if error.facts.get("status") not in _REFUSED_REFERRER:
+                raise
+            raise Unavailable(
+                f"the registry takes no attestations (manifests with a subject, OCI 1.1): {error.what}",
+                where=self.name,
+                hint="push without them: --no-attach, and keep them as files with --attest DIR",
+                facts=error.facts,
+            ) from None
 
     def _asked_referrers(self, digest: str) -> list[Descriptor] | None:
         """The answer of the referrers API; ``None`` where the registry has none."""
@@ -385,21 +422,40 @@ class Repository:
         found: list[Descriptor] = []
         answered = False
         where = f"the referrers of {self.name}@{digest}"
-        for reply in self._pages(f"{self._root}/referrers/{digest}", scopes=self._read):
-            if _bare_type(reply) != OCI_INDEX:
-                return None  # a page for people, of a registry that does not know the path
-            found += listed(RawManifest(OCI_INDEX, reply.data), where)
-            answered = True
+        try:
+            for reply in self._pages(
+                f"{self._root}/referrers/{digest}", scopes=self._read, none=_NO_REFERRERS_API
+            ):
+                if _bare_type(reply) != OCI_INDEX:
+                    return None  # a page for people, of a registry that does not know the path
+                found += listed(RawManifest(OCI_INDEX, reply.data), where)
+                answered = True
+        except DeniedError:
+            return None  # some deny what they do not know; who may not read is told so by the tag
         return found if answered else None
 
-    def _list_under_tag(self, new: Sequence[Descriptor], tag: str) -> None:
+    def _listed_under_tag(self, subject: str) -> list[Descriptor]:
+        tag = referrers_tag(subject)
+        found = self.find_manifest(tag)
+        # Some take the tag for the digest, and answer with the image itself: that is no list.
+        return listed(found if found and found.digest != subject else None, f"{self.name}:{tag}")
+
+    def _list_under_tag(self, new: Sequence[Descriptor], subject: str) -> None:
+        tag = referrers_tag(subject)
         for _ in range(LIST_ATTEMPTS):
-            others = listed(self.find_manifest(tag), f"{self.name}:{tag}")
+            others = self._listed_under_tag(subject)
             there = {other.digest for other in others}
             missing = [own for own in new if own.digest not in there]
             if not missing:
                 return
             self._put_manifest(listing([*others, *missing]), tag)
+        if self.find_tag(tag) == subject:
+            raise Unavailable(
+                "the registry keeps no list of what refers to an image: it has no referrers API, "
+                "and takes the tag for such a list to be the image",
+                where=f"{self.name}:{tag}",
+                hint="push without attestations: --no-attach, and keep them as files with --attest DIR",
+            )
         raise Unavailable(
             "others keep overwriting the list of referrers",
             where=f"{self.name}:{tag}",
@@ -408,14 +464,17 @@ class Repository:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _pages(self, target: str, *, scopes: Scopes) -> Iterator[Reply]:
-        """The pages of a list, as far as :data:`MOST_PAGES`; none where there is no such list."""
+    def _pages(
+        self, target: str, *, scopes: Scopes, none: frozenset[int] = frozenset({404})
+    ) -> Iterator[Reply]:
+        """The pages of a list, as far as :data:`MOST_PAGES`; ``none``: statuses that say there is no list."""
         following: str | None = target
         for _ in range(MOST_PAGES):
             if following is None:
                 return
-            reply = self._transport.request(Request("GET", following, scopes, _MAYBE, limit=LARGEST_MANIFEST))
-            if reply.status == 404:
+            request = Request("GET", following, scopes, _FOUND | none, limit=LARGEST_MANIFEST)
+            reply = self._transport.request(request)
+            if reply.status in none:
                 return
             yield reply
             link = _NEXT_PAGE.search(reply.headers.get("Link", ""))
@@ -470,7 +529,7 @@ class Repository:
         return f"{self._root}/blobs/{digest}"
 
     def _has_blob(self, digest: str, scopes: Scopes) -> bool:
-        reply = self._transport.request(Request("HEAD", self._blob_path(digest), scopes, _MAYBE))
+        reply = self._transport.request(Request("HEAD", self._blob_path(digest), scopes, _PERHAPS_A_BLOB))
         return reply.status == 200
 
     def _holds(self, identifier: str, digest: str) -> bool:
@@ -558,13 +617,16 @@ class Repository:
             return True, None
         others.add(source.name)
         opened = reply and reply.status == 202
-        return False, UploadSession(self._transport, self._write, reply) if reply and opened else None
+        return False, self._session(reply) if reply and opened else None
 
     def _open_session(self) -> UploadSession:
         reply = self._transport.request(
             Request("POST", f"{self._root}/blobs/uploads/", self._write, frozenset({202}), body=b"")
         )
-        return UploadSession(self._transport, self._write, reply)
+        return self._session(reply)
+
+    def _session(self, opened: Reply) -> UploadSession:
+        return UploadSession(self._transport, self._write, opened, self.registry.piece)
 
     def _upload(
         self,
@@ -576,6 +638,7 @@ class Repository:
         """Upload what ``opened`` gives, from its start again where a session cannot be continued."""
         attempts = self._transport.attempts(f"the upload of {descriptor.digest}", self.name)
         send = send_stream
+        refused = ""
         while True:
             session = session or self._open_session()
             counted = _Counted(progress)
@@ -585,12 +648,25 @@ class Repository:
             except (OverlayError, OthersFailedError):
                 session.cancel()
                 raise
+            except PieceTooLargeError as error:
+                session.cancel()
+                if send is send_whole:
+                    raise self._too_large(descriptor, str(error)) from None
+                refused = f"{min(session.chunk, descriptor.size)} bytes at once ({error})"
+                if not self._send_less(session):
+                    send = send_whole
+                counted.take_back()
+                session = None
+                continue
             except SessionLostError as error:
                 send = send_whole if isinstance(error, PiecesRefusedError) else send
-                failure = TransientError("the registry did not keep what was uploaded so far")
+                failure = TransientError(f"the registry did not keep what was uploaded so far: {error}")
             except TransientError as error:
                 failure = error
             else:
+                if refused:
+                    way = "whole" if send is send_whole else f"in pieces of {session.chunk} bytes"
+                    self._transport.warn(f"{self.registry.name} refuses {refused}: blobs are sent {way}")
                 return
             if self._has_blob(descriptor.digest, self._write):
                 return  # stored, and only the answer was lost
@@ -599,7 +675,24 @@ class Repository:
             session = None
             attempts.failed(failure)
 
+    def _send_less(self, refused: UploadSession) -> bool:
+        """Whether the next session may send smaller pieces than the one that was refused."""
+        less = refused.chunk // 2
+        if less < max(SMALLEST_CHUNK, refused.smallest):
+            return False
+        self.registry.piece = min(self.registry.piece, less)
+        return True
+
     # --- errors -------------------------------------------------------------------------------------------
+
+    def _too_large(self, descriptor: Descriptor, answer: str) -> Unavailable:
+        return Unavailable(
+            "the registry takes this blob neither in pieces nor whole",
+            where=f"{self.name} {descriptor.digest}",
+            expected=f"{descriptor.size} bytes in pieces of at least {SMALLEST_CHUNK}, or in one PUT",
+            found=answer,
+            hint="raise the limit of the registry, or of the proxy before it (nginx: client_max_body_size)",
+        )
 
     def _not_there(self, identifier: str) -> ImageMismatch:
         where = f"{self.name} {identifier}"

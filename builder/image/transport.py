@@ -6,9 +6,11 @@ locked spends on Python's start. oras is asked for logins alone (see ``builder.i
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from urllib.parse import unquote, urlencode, urljoin, urlsplit
+from urllib.parse import SplitResult, unquote, urlencode, urljoin, urlsplit
 
 import urllib3
 from urllib3.exceptions import (
@@ -163,6 +165,7 @@ class Transport:
     ) -> None:
         self.registry = registry
         self.settings = settings
+        self.warn = warn
         self._connections = connections
         plain = _LOOPBACK.fullmatch(registry) or registry in settings.insecure
         host = DOCKER_HUB_HOST if registry == DEFAULT_REGISTRY else registry
@@ -298,7 +301,7 @@ class Transport:
                 hint="name another in HTTPS_PROXY, or this registry in NO_PROXY",
             ) from None
         except HTTPError as error:
-            raise self._transient(error) from None
+            raise self._transient(error, url) from None
         if response.status in TRANSIENT:
             reason = f"{urlsplit(url).netloc} answered {response.status} {self._drop(response)}".strip()
             raise TransientError(reason, retry_after=parse_retry_after(response.headers.get("Retry-After")))
@@ -314,17 +317,24 @@ class Transport:
         A registry behind a proxy that speaks TLS for it may name itself with ``http``: its own scheme stands.
 
         Raises:
-            Unavailable: there is none, or it leads from https to http or out of HTTP.
+            Unavailable: there is none, or it leads from https to http, out of HTTP, or to what only this
+                machine or its neighbours can reach, where the registry is not such a place itself.
         """
-        target = urljoin(url, location or "")
-        if not location or not target.isascii() or any(c.isspace() for c in target):
+        new, old = split_address(url, location or ""), urlsplit(url)
+        if new is None:
             raise self._strange("it answered with no usable Location")
-        new, old = urlsplit(target), urlsplit(url)
         if new.scheme == "http" and old.scheme == "https" and new.hostname == old.hostname:
             new = new._replace(scheme="https", netloc=old.netloc)
         if new.scheme not in ("https", old.scheme) or not new.hostname or new.username is not None:
             raise self._strange(f"it redirects to {new.scheme}://{new.hostname}")
+        if new.scheme == "http" and self._leads_inside(new.hostname):
+            raise self._strange(f"it leads to {new.hostname}, an address of this machine or its network link")
         return new.geturl()
+
+    def _leads_inside(self, host: str) -> bool:
+        """Whether a registry elsewhere sends us to this machine or its network link (over http it can)."""
+        own = urlsplit(self.base).hostname or ""
+        return host != own and is_local(host) and not is_local(own)
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -370,13 +380,18 @@ class Transport:
             hint="check that this address is a registry, and what stands in front of it",
         )
 
-    def _transient(self, error: HTTPError) -> TransientError:
+    def _transient(self, error: HTTPError, url: str | None = None) -> TransientError:
         # urllib3's own texts hold whole addresses, and those can hold signatures.
         reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "the connection failed")
         cause = error.__cause__ or error.__context__
         if isinstance(cause, OSError) and cause.strerror:
             reason += f" ({cause.strerror.lower()})"
         unreachable = isinstance(error, NewConnectionError | ConnectTimeoutError | LocationParseError)
+        if unreachable and url and not same_origin(url, self.base):
+            _, host, port = _origin(url)
+            reason = f"it sent us to {host}:{port}, where there is {reason}"
+            if host == urlsplit(self.base).hostname:
+                reason += f"; its Location leaves out the port {_origin(self.base)[2]}"
         return TransientError(reason, attempts=CONNECT_ATTEMPTS if unreachable else None)
 
     # --- who we are ---------------------------------------------------------------------------------------
@@ -385,11 +400,15 @@ class Transport:
         return lambda: find_login(self.registry, list(self.settings.login_files), warn)
 
     def _ask_for_token(self, request: TokenRequest) -> Mapping[str, object] | None:
-        realm = urlsplit(request.realm)
+        realm = split_address("", request.realm)
+        if realm is None:
+            raise self._strange("it names no usable address to ask for a token")
         if realm.scheme != "https" and not (realm.scheme == "http" and self.base.startswith("http:")):
             raise self._strange(
                 f"it wants a login sent to {realm.scheme}://{realm.hostname}, which is not https"
             )
+        if realm.scheme == "http" and self._leads_inside(realm.hostname or ""):
+            raise self._strange(f"it wants a login sent to {realm.hostname}, an address of this machine")
         headers = {"User-Agent": USER_AGENT}
         if request.is_form:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
@@ -532,6 +551,37 @@ def proxy_for(scheme: str, host: str) -> str | None:
     if proxy_bypass(host):
         return None
     return proxies.get(scheme) or proxies.get("all")
+
+
+def split_address(base: str, location: str) -> SplitResult | None:
+    """An address that a registry gave, relative to ``base``; None where it is not one that can be asked."""
+    try:
+        parts = urlsplit(urljoin(base, location))
+        usable = parts.port != 0 and bool(parts.hostname)
+    except ValueError:  # a bracket that is not closed, a port beyond 65535
+        return None
+    text = parts.geturl()
+    clean = text.isascii() and text.isprintable() and " " not in text
+    return parts if location and usable and clean else None
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, or an address that holds on its own network link only.
+
+    Names are looked up, since anybody's name may lead to such an address; what cannot be looked up, cannot be
+    connected to either.
+    """
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
+    except (OSError, UnicodeError):
+        return False
+    return any(_is_local_address(ipaddress.ip_address(text.partition("%")[0])) for text in found)
+
+
+def _is_local_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address.is_loopback or address.is_link_local or address.is_unspecified
 
 
 def same_origin(one: str, other: str) -> bool:

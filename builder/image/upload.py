@@ -10,20 +10,26 @@ from builder.errors import ImageMismatch, OverlayError, Unavailable
 from builder.image.authorization import Scopes
 from builder.image.model import Descriptor, Progress
 from builder.image.retry import TransientError
-from builder.image.transport import Reply, Request, StreamBody, Transport
+from builder.image.transport import Reply, Request, StreamBody, Transport, registry_message
 
 LARGEST_CHUNK = 256 << 20  # bytes: what a registry may ask us to hold in memory (OCI-Chunk-Min-Length)
+SMALLEST_CHUNK = 1 << 20  # bytes: a registry that takes less than this at once is sent a blob whole
+TOO_LARGE = 413
 
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]+)")
 _BINARY = {"Content-Type": "application/octet-stream"}
 
 
 class SessionLostError(Exception):
-    """The upload cannot be continued where it stopped; it has to start again."""
+    """The upload cannot be continued where it stopped; it has to start again. The text says why."""
 
 
 class PiecesRefusedError(SessionLostError):
     """The registry took no further piece although nothing had gone wrong: it wants a blob as one."""
+
+
+class PieceTooLargeError(SessionLostError):
+    """The registry takes less at once than it was sent."""
 
 
 class UploadSession:
@@ -33,14 +39,16 @@ class UploadSession:
         transport: the registry.
         scopes: leave to write the repository.
         opened: the registry's answer that opened the session (202 with ``Location``).
+        piece: bytes to send at once, unless the registry asks for more (``OCI-Chunk-Min-Length``).
     """
 
-    def __init__(self, transport: Transport, scopes: Scopes, opened: Reply) -> None:
+    def __init__(self, transport: Transport, scopes: Scopes, opened: Reply, piece: int) -> None:
         self._transport = transport
         self._scopes = scopes
         self._location = transport.next_address(opened.url, opened.headers.get("Location"))
         smallest = opened.headers.get("OCI-Chunk-Min-Length", "")
-        self.chunk = max(transport.settings.upload_chunk, int(smallest) if smallest.isdecimal() else 0)
+        self.smallest = int(smallest) if smallest.isdecimal() else 0
+        self.chunk = max(piece, self.smallest)
         if self.chunk > LARGEST_CHUNK:
             raise Unavailable(
                 "the registry wants larger pieces than fit in memory",
@@ -53,11 +61,12 @@ class UploadSession:
         """Send the piece of the blob that begins at byte ``start``, in as many tries as are allowed.
 
         Raises:
-            SessionLostError: the registry does not hold what came before, or has forgotten the session.
+            PieceTooLargeError: the registry refuses so many bytes at once, or with 416 the first of them.
+            SessionLostError: it does not hold what came before, or has forgotten the session.
         """
         attempts = self._transport.attempts("the upload of a blob", self._transport.registry)
         sent = 0
-        refusal: type[SessionLostError] = PiecesRefusedError if start else SessionLostError
+        refusal: type[SessionLostError] = PiecesRefusedError if start else PieceTooLargeError
         while sent < len(chunk):
             try:
                 piece = chunk[sent:]
@@ -68,23 +77,15 @@ class UploadSession:
                 refusal = SessionLostError
                 sent = self._stored() - start
                 if not 0 <= sent <= len(chunk):
-                    raise SessionLostError from None
+                    raise SessionLostError("it holds other bytes than were sent") from None
             else:
                 return
 
-    def send_whole(self, body: StreamBody) -> None:
-        """Send the whole blob in one request, which cannot be resumed.
-
-        Raises:
-            SessionLostError: the registry refuses it.
-            TransientError: it broke.
-        """
-        self._patch(body, {}, SessionLostError)
-
-    def finish(self, descriptor: Descriptor, data: bytes = b"") -> None:
+    def finish(self, descriptor: Descriptor, data: bytes | StreamBody = b"") -> None:
         """Close the session with the blob's digest, and its last or only bytes.
 
         Raises:
+            PieceTooLargeError: the registry refuses so many bytes at once.
             SessionLostError: the session is gone, or holds other bytes.
             TransientError: it is not known whether the blob was stored.
         """
@@ -92,13 +93,15 @@ class UploadSession:
         reply = self._once(
             "PUT",
             f"{self._location}{joint}digest={descriptor.digest}",
-            frozenset({201, 204, 400, 404, 416}),
+            frozenset({200, 201, 202, 204, 400, 404, TOO_LARGE, 416}),
             body=data,
             headers=_BINARY,
             read_timeout=self._transport.settings.store_timeout,
         )
+        if reply.status in (200, 202):  # not what the specification has for a stored blob
+            raise TransientError(f"it answered {reply.status}, which does not say that the blob is stored")
         if reply.status not in (201, 204):
-            raise SessionLostError
+            raise _refused(reply, SessionLostError)
 
     def cancel(self) -> None:
         """Tell the registry to forget the session. One that does not listen forgets it by itself, later."""
@@ -107,18 +110,18 @@ class UploadSession:
         except (TransientError, OverlayError):
             return  # only tidying: the failure that led here is the one to report
 
-    def _patch(
-        self, body: bytes | StreamBody, headers: Mapping[str, str], refusal: type[SessionLostError]
-    ) -> None:
+    def _patch(self, body: bytes, headers: Mapping[str, str], refusal: type[SessionLostError]) -> None:
         reply = self._once(
             "PATCH",
             self._location,
-            frozenset({202, 204, 400, 404, 416}),
+            frozenset({201, 202, 204, 400, 404, TOO_LARGE, 416}),
             body=body,
             headers={**_BINARY, **headers},
         )
-        if reply.status not in (202, 204):
-            raise refusal
+        if reply.status not in (201, 202, 204):
+            # Only 416 speaks of bytes: of their number, where it is about the first.
+            is_about_size = refusal is not PieceTooLargeError or reply.status == 416
+            raise _refused(reply, refusal if is_about_size else SessionLostError)
         self._moved(reply)
 
     def _stored(self) -> int:
@@ -127,7 +130,7 @@ class UploadSession:
         reply = self._transport.request(Request("GET", self._location, self._scopes, expect))
         match = _RANGE.fullmatch(reply.headers.get("Range", ""))
         if reply.status not in (202, 204) or match is None:
-            raise SessionLostError
+            raise SessionLostError("it does not say how much it holds")
         self._moved(reply)
         # "0-0" is what an empty session says too; if it did hold one byte, the next piece is refused.
         return int(match[1]) + 1 if match[1] != "0" else 0
@@ -151,10 +154,16 @@ class UploadSession:
         )
 
 
+def _refused(reply: Reply, error: type[SessionLostError]) -> SessionLostError:
+    """The error of an answer that refuses bytes; 413 is always about how many they are."""
+    kind = PieceTooLargeError if reply.status == TOO_LARGE else error
+    return kind(f"it answered {reply.status} {registry_message(reply.data)}".strip())
+
+
 def send_whole(
     session: UploadSession, chunks: Iterable[bytes], descriptor: Descriptor, progress: Progress
 ) -> None:
-    """Upload a stream through ``session`` in one request, for registries that take no pieces.
+    """Upload a stream through ``session`` in one ``PUT``, for registries that take no pieces.
 
     Raises:
         SessionLostError, TransientError, ImageMismatch: as :func:`send_stream`.
@@ -165,8 +174,7 @@ def send_whole(
             yield chunk
             progress(len(chunk))
 
-    session.send_whole(StreamBody(counted(), descriptor.size))
-    session.finish(descriptor)
+    session.finish(descriptor, StreamBody(counted(), descriptor.size))
 
 
 def send_stream(

@@ -125,6 +125,50 @@ def test_challenges_are_read() -> None:
     assert (basic.scheme, basic.parameters) == ("basic", {"realm": "x"})
 
 
+BEARER = 'Bearer realm="https://auth.org/t",service="r.org",error="a \\"b\\", c=d"'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f'Basic realm="a, b", {BEARER}',
+        f'{BEARER}, Basic realm="a, b"',
+        f'Negotiate, {BEARER} , ,Basic realm="a, b"',
+        f'NTLM TlRMTVNTUAAC==, Basic realm="a, b",{BEARER}',
+        f'Digest realm="x", nonce=abc, Basic realm = "a, b" , {BEARER}',
+    ],
+)
+def test_a_header_may_hold_several_challenges_in_any_order(header: str) -> None:
+    """RFC 9110, 11.6.1: commas stand between challenges as between the parameters of one."""
+    found = {challenge.scheme: challenge.parameters for challenge in parse_challenges([header])}
+    assert found == {
+        "basic": {"realm": "a, b"},
+        "bearer": {"realm": "https://auth.org/t", "service": "r.org", "error": 'a "b", c=d'},
+    }
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "[::1]",
+        "[fe80::1]",
+        "[::ffff:127.0.0.1]",
+        "2130706433",
+        "localhost",
+    ],
+)
+def test_a_registry_elsewhere_leads_nobody_to_this_machine_or_its_network_link(host: str) -> None:
+    elsewhere = transport("192.0.2.7:5000", "192.0.2.7:5000")
+    with pytest.raises(Unavailable, match="address of this machine or its network link"):
+        elsewhere.next_address("http://192.0.2.7:5000/v2/x", f"http://{host}:8080/x")
+    here = transport("127.0.0.1:5000")
+    assert here.next_address("http://127.0.0.1:5000/v2/x", f"http://{host}:8080/x")
+    assert elsewhere.next_address("http://192.0.2.7:5000/v2/x", "http://192.0.2.8/x") == "http://192.0.2.8/x"
+
+
 @pytest.mark.parametrize("header", ["", "Bearer", "Negotiate abc", "Digest realm=x", "\x00"])
 def test_challenges_nobody_here_can_meet_are_left_out(header: str) -> None:
     assert parse_challenges([header]) == []
@@ -134,8 +178,8 @@ def test_a_login_is_not_sent_over_http_for_a_registry_with_tls() -> None:
     from builder.image.authorization import TokenRequest
 
     login = Login("alice", "secret", "config.json")
-    for realm in ("http://auth.org/token", "ftp://auth.org", "/token"):
-        with pytest.raises(Unavailable, match="not https") as refused:
+    for realm in ("http://auth.org/token", "ftp://auth.org", "/token", "https://[::1", "https://r:99999/"):
+        with pytest.raises(Unavailable, match=r"not https|no usable address") as refused:
             transport("r.org")._ask_for_token(TokenRequest(realm, (), login))
         assert "secret" not in json.dumps(refused.value.as_json())
 
