@@ -119,30 +119,32 @@ def try_series(series: Series, sources: Sources, *, drop: Sequence[str] = ()) ->
 
 
 def apply_series(
-    series: Series, sources: Sources, store: GitStore, *, drop: Sequence[str] = ()
+    series: Series, sources: Sources, store: GitStore, *, drop: Sequence[str] = (), overlay: str = "NAME"
 ) -> AppliedSeries:
     """Apply a whole series, or nothing.
 
     Args:
         series, sources, drop: as in :func:`try_series`.
         store: where git applies it a second time, and where its objects are kept.
+        overlay: whose series it is, for hints.
 
     Raises:
         PatchConflict: a patch does not apply (all of them are named), or git makes something else of it.
     """
     tried = try_series(series, sources, drop=drop)
     if tried.failed:
-        raise conflict_error(tried)
+        raise conflict_error(tried, overlay=overlay)
     git = _second_opinion(tried, store)
     return replace(tried, tree=git.tree, patched_tree=git.patched_tree, patch_ids=git.patch_ids)
 
 
-def conflict_error(tried: AppliedSeries, *, hint: str | None = None) -> PatchConflict:
+def conflict_error(tried: AppliedSeries, *, hint: str | None = None, overlay: str = "NAME") -> PatchConflict:
     """The error for a series of which at least one patch does not apply; it names every one.
 
     Args:
         tried: what was tried.
         hint: what to do, where that is not to mend the series or to ask whether upstream has the fix.
+        overlay: whose series it is, for hints.
     """
     first = tried.failed[0]
     problem = first.problems[0]
@@ -165,8 +167,9 @@ def conflict_error(tried: AppliedSeries, *, hint: str | None = None) -> PatchCon
         expected=problem.expected or None,
         found=problem.found or problem.what,
         hint=hint
-        or f"{good} apply; overlay diff NAME tells whether upstream has the fix; to mend it: "
-        f"overlay patch edit {tried.series.name}; for another release: overlay rebase NAME --onto RELEASE",
+        or f"{good} apply; overlay diff {overlay} tells whether upstream has the fix; to mend it: "
+        f"overlay patch edit {tried.series.name}; for another release: "
+        f"overlay rebase {overlay} --onto RELEASE",
         details="\n".join(lines),
         facts={"patches": [_report_facts(report) for report in tried.reports]},
     )

@@ -37,8 +37,9 @@ from builder.image.index import index_images
 from builder.image.layer import parent_directories
 from builder.image.model import ByteProgress, Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
+from builder.pinning import no_base
 from builder.source import SourceFile
-from builder.spec import BaseSpec, SourcePath
+from builder.spec import BaseSpec, SourcePath, Spec
 
 if TYPE_CHECKING:
     from builder.image.layerindex import LayerIndex
@@ -198,35 +199,31 @@ def _facts_of_lock() -> TypeAdapter[Facts]:
 # --- which image --------------------------------------------------------------------------------------------
 
 
-def base_location(text: str | None, spec: BaseSpec) -> Reference | LayoutReference:
+def base_location(text: str | None, spec: Spec) -> Reference | LayoutReference:
     """What ``--base`` names, always with a digest.
 
     Args:
         text: ``sha256:…`` (of the spec's image), ``IMAGE@sha256:…``, ``IMAGE:TAG@sha256:…`` or
             ``oci:DIR@sha256:…``; None for the spec's own pin.
-        spec: the spec's ``base``.
+        spec: the overlay's.
 
     Raises:
         InvalidInput: a bare tag, with the command that pins it; or no reference at all.
     """
     if text is None:
-        pinned = spec.index or next((digest for digest in spec.platforms.values() if digest), None)
+        pinned = spec.base.index or next((digest for digest in spec.base.platforms.values() if digest), None)
         if pinned is None:
-            raise InvalidInput(
-                "spec pins no base",
-                where="base.index",
-                hint=f"pin one: overlay pin NAME --base {spec.image}:TAG",
-            )
+            raise no_base(spec)
         text = pinned
     if is_digest(text):
-        text = f"{spec.image.split('@')[0]}@{text}"
+        text = f"{spec.base.image.split('@')[0]}@{text}"
     location = parse_location(text)
     if location.digest is None:
         raise InvalidInput(
             "a tag can move: the base is named by digest",
             where=text,
             expected=f"{text}@sha256:…",
-            hint=f"pin it first: overlay pin NAME --base {text}",
+            hint=f"pin it first: overlay pin {spec.name} --base {text}",
         )
     return location
 

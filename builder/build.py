@@ -157,7 +157,7 @@ def plan_overlay(
     """
     root, lock = request.root, request.lock
     spec = read_spec(root.spec_path(request.name))
-    location = base_location(pinned(request.base, spec.base, lock), spec.base)
+    location = base_location(pinned(request.base, spec.base, lock), spec)
     bases = choose_bases(spec, location, network, request.platforms)
     # Before the series is applied: a patch that changed is drift, whether it still applies or not.
     inputs = build_inputs(spec, series_of(root, spec), root.template, creation_time(spec))
@@ -189,10 +189,13 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
         spec.upstream, cache, source=sources.kind, url=sources.url, wheel_file=sources.wheel, progress=say
     )
     store = GitStore.create(cache / "series.git")
-    applied = apply_series(series, upstream.files(series.paths), store, drop=spec.patches.drop)
+    applied = apply_series(
+        series, upstream.files(series.paths), store, drop=spec.patches.drop, overlay=spec.name
+    )
     pristine = pristine_tree(upstream)
     patched = patched_tree(pristine, applied)
-    probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes")
+    see = f"overlay probe {spec.upstream.release} overlay:{spec.name}"
+    probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes", see=see)
     return Patched(spec, upstream, applied, probes, root.template)
 
 

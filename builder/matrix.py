@@ -27,7 +27,7 @@ from builder.image.index import index_images
 from builder.image.model import ImageSource, Platform, RawManifest
 from builder.image.reference import LayoutReference, Reference
 from builder.lock import Lock, read_lock
-from builder.pinning import Pin, pinned
+from builder.pinning import Pin, pin_command, pinned
 from builder.root import Root
 from builder.series import Series, read_series
 from builder.spec import Spec, read_spec
@@ -98,8 +98,10 @@ def read_row(
     lock = read_lock(root.locks(name))
     text = pinned(None, spec.base, lock)
     if text is None and spec.base.index is None and not any(spec.base.platforms.values()):
-        return Skipped(name, "the spec pins no base (base.index): overlay pin, or build it with --base")
-    location = base_location(text, spec.base)
+        return Skipped(
+            name, f"the spec pins no base (base.index): {pin_command(spec)}, or build it with --base"
+        )
+    location = base_location(text, spec)
     series = read_series(
         root.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
     )

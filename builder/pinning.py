@@ -16,7 +16,7 @@ from builder.image.index import index_images
 from builder.image.model import Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.lock import Lock
-from builder.spec import BaseSpec
+from builder.spec import BaseSpec, Spec
 
 
 @dataclass(frozen=True)
@@ -119,16 +119,28 @@ def resolve_pin(location: Reference | LayoutReference, source: ImageSource) -> P
     return Pin(_key(location), manifest.digest, manifest.media_type, dict(_images(manifest, source)))
 
 
-def spec_location(spec: BaseSpec) -> Reference | LayoutReference:
+def no_base(spec: Spec) -> InvalidInput:
+    """The error for a spec that pins no base, with the command that pins its release's own image."""
+    return InvalidInput("spec pins no base", where="base.index", hint=f"pin one: {pin_command(spec)}")
+
+
+def pin_command(spec: Spec) -> str:
+    """The command that looks up the image of the spec's repository that is tagged with its release."""
+    repository = parse_location(spec.base.image).name
+    return f"overlay pin {spec.name} --base {repository}:{spec.upstream.release}"
+
+
+def spec_location(spec: Spec) -> Reference | LayoutReference:
     """The base that a spec pins: its index, else the first platform that has a digest.
 
     Raises:
         InvalidInput: the spec pins nothing.
     """
-    digest = spec.index or next((digest for digest in spec.platforms.values() if digest), None)
+    base = spec.base
+    digest = base.index or next((digest for digest in base.platforms.values() if digest), None)
     if digest is None:
-        raise InvalidInput("spec pins no base", where="base.index", hint=f"name one: --base {spec.image}:TAG")
-    return replace(parse_location(spec.image), tag=None, digest=digest)
+        raise no_base(spec)
+    return replace(parse_location(base.image), tag=None, digest=digest)
 
 
 def check_spec(spec: BaseSpec, pin: Pin) -> None:
@@ -254,5 +266,5 @@ def _damaged(reference: str) -> InvalidInput:
     return InvalidInput(
         "a pin of the lock is damaged",
         where=reference,
-        hint="pin it again: overlay pin NAME --base " + reference.partition("@")[0],
+        hint=f"take its entry out of the lock, and pin {reference.partition('@')[0]} again (overlay pin)",
     )

@@ -17,7 +17,7 @@ from builder.errors import ImageMismatch, UsageError
 from builder.image.model import is_digest
 from builder.image.reference import parse_location
 from builder.lock import Lock, read_lock, update_lock
-from builder.pinning import Moved, Pin, check_pins, check_spec, resolve_pin, spec_location
+from builder.pinning import Moved, Pin, check_pins, check_spec, pin_command, resolve_pin, spec_location
 from builder.root import Root, cache_path, find_root
 from builder.spec import BaseSpec, Spec, read_spec
 
@@ -68,9 +68,9 @@ def command(
     try:
         with Network(warn=warn) as network:
             if check:
-                _check(lock, base_text, network, as_json)
+                _check(spec, lock, base_text, network, as_json)
                 return
-            pin = _resolve(spec.base, base_text, network)
+            pin = _resolve(spec, base_text, network)
             if verify:
                 sources = Sources(source, upstream_url, wheel)
                 facts = _verified(home, spec, pin, sources, network, progress)
@@ -117,14 +117,14 @@ def _print_facts(facts: Facts) -> None:
         warn(text)
 
 
-def _resolve(spec: BaseSpec, base_text: str | None, network: Network) -> Pin:
+def _resolve(spec: Spec, base_text: str | None, network: Network) -> Pin:
     from builder.image.location import open_source
 
     if base_text is not None and is_digest(base_text):
-        base_text = f"{spec.image}@{base_text}"
+        base_text = f"{spec.base.image}@{base_text}"
     location = spec_location(spec) if base_text is None else parse_location(base_text)
     pin = resolve_pin(location, open_source(location, network))
-    check_spec(spec, pin)
+    check_spec(spec.base, pin)
     return pin
 
 
@@ -134,13 +134,13 @@ def _standing(spec: BaseSpec, platform: str, digest: str) -> str:
     return "" if said is None else "  as in the spec" if said == digest else f"  the spec has {said[:19]}…"
 
 
-def _check(lock: Lock, base_text: str | None, network: Network, as_json: bool) -> None:
+def _check(spec: Spec, lock: Lock, base_text: str | None, network: Network, as_json: bool) -> None:
     from builder.image.location import open_source
 
     if base_text is not None:
         raise UsageError("--check is about what the lock pins; it takes no --base", found=base_text)
     if not lock.pins:
-        raise UsageError("the lock pins nothing that could be checked", hint="overlay pin NAME --base REF")
+        raise UsageError("the lock pins nothing that could be checked", hint=pin_command(spec))
     moved = check_pins(lock.pins, lambda location: open_source(location, network))
     if moved:
         raise _moved_error(moved)

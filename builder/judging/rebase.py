@@ -317,7 +317,7 @@ def _check_accepted(
         f"{len(open_)} merged patches have no probe that vouches for them",
         where=str(tree.path),
         found=", ".join(f"{move.name}{why[move.name]}" for move in open_),
-        hint="read the difference below; overlay rebase NAME --continue accepts it",
+        hint=f"read the difference below; overlay rebase {tree.overlay} --continue accepts it",
         details="\n".join(move.range_diff for move in open_),
         facts={"worktree": str(tree.path), "patches": [move.as_json() for move in open_]},
     )

@@ -323,8 +323,12 @@ class WorkTree:
         )
 
     def _how_to_go_on(self) -> str:
-        name = self.state().settings.get("name", "NAME")
-        return f"resolve the files, git add them, then: overlay rebase {name} --continue (or --abort)"
+        return f"resolve the files, git add them, then: overlay rebase {self.overlay} --continue (or --abort)"
+
+    @property
+    def overlay(self) -> str:
+        """The overlay that is rebased; ``NAME`` where the tree's state does not say."""
+        return self.state().settings.get("name", "NAME")
 
     def _unmerged(self) -> list[str]:
         out = self.git("diff", "--name-only", "--diff-filter=U", "-z")

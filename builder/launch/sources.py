@@ -18,7 +18,7 @@ def patched_parser(spec: Spec, upstream: Upstream, series: Series) -> Parser:
     """
     tried = try_series(series, upstream.files(series.paths), drop=spec.patches.drop)
     if tried.failed:
-        raise conflict_error(tried)
+        raise conflict_error(tried, overlay=spec.name)
     paths = parser_files(upstream.entries())
     files = {path: file.data for path, file in upstream.files(paths).items()}
     files |= {path: file.data for path in parser_files(tried.after) if (file := tried.after[path])}

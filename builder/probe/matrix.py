@@ -171,7 +171,13 @@ def _ask(prober: Prober, inquiry: Inquiry, known: Memory | None) -> Answer:
 
 
 def probe_series(
-    names: Sequence[str], directory: Path, before: Tree, after: Tree, *, remembered: Path | None = None
+    names: Sequence[str],
+    directory: Path,
+    before: Tree,
+    after: Tree,
+    *,
+    remembered: Path | None = None,
+    see: str = "overlay probe RELEASE overlay:NAME",
 ) -> dict[str, str]:
     """Judge the patches of a series: each must find its defect in ``before`` and have mended it in ``after``.
 
@@ -181,6 +187,7 @@ def probe_series(
         before: the pristine tree.
         after: the tree with the whole series in it.
         remembered: directory in which answers are kept; ``None`` to ask anew and keep nothing.
+        see: the command that shows the answers of both trees.
 
     Returns:
         ``defect->fixed`` by patch; ``none`` for a patch without a probe.
@@ -196,11 +203,11 @@ def probe_series(
         if (was.state, now.state) != ("defect", "fixed"):
             failed.append((name, was, now))
     if failed:
-        raise _failure(failed)
+        raise _failure(failed, see)
     return {name: "defect->fixed" if name in matrix.probes else "none" for name in names}
 
 
-def _failure(failed: Sequence[tuple[str, Answer, Answer]]) -> ProbeFailed:
+def _failure(failed: Sequence[tuple[str, Answer, Answer]], see: str) -> ProbeFailed:
     name, was, now = failed[0]
     lines = []
     for patch, *answers in failed:
@@ -209,7 +216,7 @@ def _failure(failed: Sequence[tuple[str, Answer, Answer]]) -> ProbeFailed:
     if was.state in ("fixed", "absent"):
         hint = "this upstream does not need the patch: take it out of the overlay (patches.except)"
     else:
-        hint = f"see both answers: overlay probe RELEASE overlay:NAME --only {name} (docs/probes.md)"
+        hint = f"see both answers: {see} --only {name} (docs/probes.md)"
     return ProbeFailed(
         f"{len(failed)} patches do not do what their probes ask for; nothing was written"
         if len(failed) > 1

@@ -89,9 +89,28 @@ def test_a_pinned_tag_can_be_built_on_and_a_bare_one_cannot(
     overlay = prepared
     arguments = (OVERLAY, "--base", pushed, "--platform", "linux/arm64", "--wheel", wheel("0.5.20"))
     refused = overlay("build", *arguments, "--dry-run").check(1)
-    assert f"overlay pin NAME --base {pushed}" in refused.err
+    assert f"overlay pin {OVERLAY} --base {pushed}" in refused.err
     overlay("pin", OVERLAY, "--base", pushed).check()
     built = overlay("build", *arguments, "--dry-run", "--json").check().json
+    assert built["images"][0]["base"] == children(two_platforms)["linux/arm64"]
+
+
+def test_where_no_base_is_pinned_the_hint_is_the_one_command_that_pins_it(
+    prepared: Overlay,
+    pushed: str,
+    two_platforms: Layout,
+    wheel: Callable[[str], Path],
+    skopeo: Callable[..., str],
+) -> None:
+    overlay, repository = prepared, pushed.rpartition(":")[0]
+    skopeo("copy", "--all", f"docker://{pushed}", f"docker://{repository}:v0.5.20")
+    set_base(overlay, image=repository)
+    arguments = ("build", OVERLAY, "--dry-run", "--platform", "linux/arm64", "--wheel", wheel("0.5.20"))
+    hint = overlay(*arguments).check(1).err.partition("pin one: ")[2].splitlines()[0]
+    assert hint == f"overlay pin {OVERLAY} --base {repository}:v0.5.20"
+    assert overlay("pin", OVERLAY).check(1).err.partition("pin one: ")[2].splitlines()[0] == hint
+    overlay(*hint.split()[1:]).check()
+    built = overlay(*arguments, "--json").check().json
     assert built["images"][0]["base"] == children(two_platforms)["linux/arm64"]
 
 
