@@ -20,7 +20,13 @@ from builder.base import (
     resolve_bases,
     wrong_files,
 )
-from builder.drift import build_inputs, drift_error, find_drift, unversioned_changes
+from builder.drift import (
+    build_inputs,
+    damaged_patches,
+    drift_error,
+    find_drift,
+    unversioned_changes,
+)
 from builder.errors import InvalidInput
 from builder.finished import Finished, FinishedImage, Report
 from builder.gitstore import GitStore
@@ -160,7 +166,8 @@ def plan_overlay(
     location = base_location(pinned(request.base, spec.base, lock), spec)
     bases = choose_bases(spec, location, network, request.platforms)
     # Before the series is applied: a patch that changed is drift, whether it still applies or not.
-    inputs = build_inputs(spec, series_of(root, spec), root.template, creation_time(spec))
+    series = _locked_series(root, spec, lock) if request.is_locked else series_of(root, spec)
+    inputs = build_inputs(spec, series, root.template, creation_time(spec))
     if request.is_locked:
         if drifts := find_drift(lock, inputs, bases):
             raise drift_error(drifts, request.name)
@@ -215,6 +222,21 @@ def series_of(root: Root, spec: Spec) -> Series:
             found=f"patches/{series.name}/series, less what only and except leave out",
         )
     return series
+
+
+def _locked_series(root: Root, spec: Spec, lock: Lock) -> Series:
+    """The patches of a locked build: one that cannot be read is first of all not the one that was locked.
+
+    Raises:
+        NotReproducible: files differ from the lock, and the series cannot be read.
+        InvalidInput: as :func:`series_of` says.
+    """
+    try:
+        return series_of(root, spec)
+    except InvalidInput as error:
+        if drifts := damaged_patches(lock, root.patches / spec.patches.series):
+            raise drift_error(drifts, spec.name) from error
+        raise
 
 
 def choose_bases(

@@ -86,6 +86,29 @@ def find_drift(lock: Lock, inputs: Mapping[str, Any], bases: Sequence[Base]) -> 
     ]
 
 
+def damaged_patches(lock: Lock, directory: Path) -> list[Drift]:
+    """Patch files that are not the locked ones, by their bytes alone: they need not be readable as patches.
+
+    Args:
+        lock: of the overlay.
+        directory: of the series.
+    """
+    locked = lock.sections.get(INPUTS)
+    patches = _patches(locked) if isinstance(locked, dict) else {}
+    # A lock is anybody's: a name that leads elsewhere is no file of this directory.
+    paths = {name: directory / f"{name}.patch" for name in patches}
+    found = {name: _sha256(path) for name, path in paths.items() if path.parent == directory}
+    return [
+        Drift("patch", name, patches[name], sha256)
+        for name, sha256 in found.items()
+        if sha256 not in (None, patches[name])
+    ]
+
+
+def _sha256(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
 def unversioned_changes(lock: Lock, inputs: Mapping[str, Any]) -> list[str]:
     """Patches that changed, came or went since the lock was written, while the overlay's version did not."""
     locked = lock.sections.get(INPUTS)

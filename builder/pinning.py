@@ -241,19 +241,28 @@ def _platform_digest(pin: Pin, name: str) -> str:
 def _moved(pin: Pin, opened: Opener) -> Iterator[Moved]:
     location = parse_location(pin.reference)
     source = opened(location)
+    pinned = {image.digest: f"the image for {platform}" for platform, image in pin.images.items()}
+    pinned[pin.digest] = "the pinned digest"  # which may be the only image's
+    gone = [digest for digest in pinned if _digest_of(source, digest)[0] is None]
     if location.tag is not None:
         found, hint = _digest_of(source, location.tag)
         if found != pin.digest:
             what = "the tag is gone" if found is None else "the tag was pushed again"
+            what += "" if gone else "; the pinned digest still answers"
             yield Moved(pin.reference, what, pin.digest, found, hint)
-    for what, digest in [("the pinned digest", pin.digest)] + [
-        (f"the image for {platform}", image.digest) for platform, image in pin.images.items()
-    ]:
-        if _digest_of(source, digest)[0] is None:
-            yield Moved(pin.reference, f"{what} is gone", digest, None, "mirror images that you pin")
+    for digest in gone:
+        yield Moved(pin.reference, f"{pinned[digest]} is gone", digest, None, "mirror images that you pin")
 
 
 def _digest_of(source: ImageSource, identifier: str) -> tuple[str | None, str | None]:
+    """The digest that a tag or digest leads to; None, and what to do, where there is none.
+
+    A registry is asked by ``HEAD``: no download, and no pull that Docker Hub counts.
+    """
+    from builder.image.registry import Repository
+
+    if isinstance(source, Repository) and (found := source.head_manifest(identifier)):
+        return found.digest, None
     try:
         return source.get_manifest(identifier).digest, None
     except ImageMismatch as error:

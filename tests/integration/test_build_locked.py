@@ -107,6 +107,12 @@ def test_patch_byte_that_keeps_the_patch_from_applying_is_drift_all_the_same(pro
     project.build("--dry-run").check(3)
 
 
+@pytest.mark.parametrize("data", [b"", b"\xff\x00", b"no patch at all\n"])
+def test_a_damaged_patch_file_is_not_the_one_that_was_locked(project: Project, data: bytes) -> None:
+    (project.series.parent / "eagle3-first-layer-residual.patch").write_bytes(data)
+    assert project.drift() == [("patch", "eagle3-first-layer-residual")]
+
+
 def test_patch_byte_with_a_new_version(project: Project) -> None:
     patch = project.series.parent / "shm-broadcast-host-ip.patch"
     patch.write_bytes(patch.read_bytes().replace(b"\n\n", b"\n\nOne more line.\n", 1))

@@ -15,6 +15,7 @@ from builder.wheelbase import write_wheel_base
 from tests.conftest import Overlay
 from tests.integration.bases import Base, changed_base
 from tests.integration.conftest import Registry
+from tests.integration.faulty import FaultyProxy, answer_with
 from tests.integration.judge import OVERLAY
 from tests.integration.layouts import INDEX, Layout
 
@@ -137,8 +138,23 @@ def test_check_notices_a_tag_that_vanished_and_names_the_nearest(
     lock = overlay.directory / "overlays" / f"{OVERLAY}.lock"
     lock.write_text(lock.read_text().replace(f'"{pushed}"', f'"{pushed}-cu13"'))
     gone = overlay("pin", OVERLAY, "--check").check(5)
-    assert "the tag is gone" in gone.err
+    assert "the tag is gone; the pinned digest still answers" in gone.err
     assert "v1-cu130" in gone.err
+
+
+def test_check_asks_by_head_and_one_digest_that_is_gone_is_one_finding(
+    overlay: Overlay, small_base_pushed: str, proxy: FaultyProxy, registry: Registry
+) -> None:
+    name = small_base_pushed.partition("@")[0].replace(registry.address, proxy.address)
+    overlay("pin", OVERLAY, "--base", f"{name}@{small_base_pushed.partition('@')[2]}").check()
+    before = proxy.count("GET", "/manifests/")
+    overlay("pin", OVERLAY, "--check").check()
+    assert proxy.count("GET", "/manifests/") == before
+    for method in ("HEAD", "GET"):
+        proxy.fail(method, "/manifests/sha256:", answer_with(404), times=100)
+    gone = overlay("pin", OVERLAY, "--check", "--json").check(5)
+    (entry,) = gone.json["error"]["moved"]
+    assert "gone" in entry["what"]
 
 
 def test_a_tag_that_never_existed_names_the_nearest(overlay: Overlay, pushed: str) -> None:
