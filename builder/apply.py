@@ -10,7 +10,6 @@ repository (which has tests and docs) or from a release wheel (which has not).
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from builder.placing import (
     place_hunks,
     split_lines,
 )
-from builder.series import Series
+from builder.series import Series, rule_for
 from builder.source import SourceFile, Sources
 from builder.wholefile import write_whole
 
@@ -111,7 +110,7 @@ def try_series(series: Series, sources: Sources, *, drop: Sequence[str] = ()) ->
         drop: patterns (fnmatch, whole path) of files to leave out, such as ``test/*``.
     """
     before: dict[str, SourceFile | None] = {
-        path: sources.get(path) for path in series.paths if not _rule(path, drop)
+        path: sources.get(path) for path in series.paths if not rule_for(path, drop)
     }
     state = _State(dict(before), [("the pinned upstream", dict(before))])
     reports = [_apply_patch(patch, state, drop) for patch in series.patches]
@@ -166,7 +165,8 @@ def conflict_error(tried: AppliedSeries, *, hint: str | None = None, overlay: st
         + (f", hunk {problem.hunk}" if problem.hunk else ""),
         expected=problem.expected or None,
         found=problem.found or problem.what,
-        hint=hint
+        hint=problem.hint.replace("SERIES", tried.series.name)
+        or hint
         or f"{good} apply; overlay diff {overlay} tells whether upstream has the fix; to mend it: "
         f"overlay patch edit {tried.series.name}; for another release: "
         f"overlay rebase {overlay} --onto RELEASE",
@@ -184,11 +184,6 @@ def _report_facts(report: PatchReport) -> dict[str, object]:
     }
 
 
-def _rule(path: str, drop: Sequence[str]) -> str | None:
-    """The first rule that leaves a path out."""
-    return next((rule for rule in drop if fnmatch.fnmatchcase(path, rule)), None)
-
-
 def _apply_patch(patch: Patch, state: _State, drop: Sequence[str]) -> PatchReport:
     """Apply one patch to the state, or leave the state as it was and say why."""
     draft = dict(state.files)
@@ -196,7 +191,7 @@ def _apply_patch(patch: Patch, state: _State, drop: Sequence[str]) -> PatchRepor
     dropped: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for diff in patch.files:
-        if rule := _rule(diff.path, drop):
+        if rule := rule_for(diff.path, drop):
             dropped.append((diff.path, rule))
             continue
         outcome = _change_file(diff, draft)
@@ -221,11 +216,10 @@ def _change_file(diff: FileDiff, files: Mapping[str, SourceFile | None]) -> File
     pre = None if diff.kind == "create" else files.get(diff.old_path)
     if problem := _refusal(diff, files, pre):
         return [problem]
-    lines = split_lines(pre.data) if pre else []
-    placed, problems = place_hunks(diff.old_path, diff.hunks, lines)
+    placed, problems = place_hunks(diff, pre)
     if problems:
         return problems
-    data = apply_hunks(diff.hunks, placed, lines)
+    data = apply_hunks(diff.hunks, placed, split_lines(pre.data) if pre else [])
     if diff.kind == "delete":
         if data:
             return [

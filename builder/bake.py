@@ -39,6 +39,7 @@ from builder.manifest import (
     UpstreamRecord,
     as_text,
     patch_record,
+    skipped_record,
 )
 from builder.source import SourceFile
 from builder.spec import Spec
@@ -344,6 +345,7 @@ def _manifest(
             for report in applied.reports
         ),
         bytecode=tuple("/" + path for path in sorted(facts.bytecode)),
+        skipped=tuple(map(skipped_record, applied.series.skipped)),
     )
 
 

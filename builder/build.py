@@ -40,7 +40,7 @@ from builder.pinning import pinned
 from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
-from builder.series import Series, read_series
+from builder.series import Series, check_reaches, chosen_series
 from builder.spec import Spec, read_spec
 from builder.upstream import Upstream, resolve_upstream
 
@@ -210,17 +210,19 @@ def series_of(root: Root, spec: Spec) -> Series:
     """The patches that a spec takes, in their order.
 
     Raises:
-        InvalidInput: there is none, or as :func:`builder.series.read_series` says.
+        InvalidInput: there is none, or one that would change nothing in an image, or as
+            :func:`builder.series.read_series` says.
     """
-    directory = root.patches / spec.patches.series
-    series = read_series(directory, only=spec.patches.only, leave_out=spec.patches.leave_out)
+    series = chosen_series(root.patches, spec.patches)
     if not series.patches:
         raise InvalidInput(
             "the overlay takes no patch: there is nothing to build",
             where=f"overlays/{spec.name}.yaml: patches",
             expected="at least one patch of the series",
-            found=f"patches/{series.name}/series, less what only and except leave out",
+            found=f"patches/{series.name}/series, less what only and except leave out"
+            + "".join(f"; {one.patch.name} {one.reason}" for one in series.skipped),
         )
+    check_reaches(series.patches, spec.base.roots)
     return series
 
 
@@ -392,6 +394,9 @@ def report_of(planned: Planned, built: Built | None) -> Report:
     rows = [
         (report.patch.name, report.patch.status.word, patched.probes[report.patch.name], _applied(report))
         for report in patched.applied.reports
+    ]
+    rows += [
+        (one.patch.name, one.patch.status.word, "-", one.reason) for one in patched.applied.series.skipped
     ]
     return Report(patched.spec.name, patched.spec.version, images, rows)
 

@@ -1,7 +1,8 @@
 """Diffs as values: what ``git diff`` writes, read without losing a byte.
 
 unidiff parses the hunks. What it passes over (git's extended headers with quoted paths, a hunk whose
-counts are wrong, text left between two hunks) is read and judged here, with the line it stands on.
+counts are wrong, text left between two hunks, a file of which only the headers are left) is read and judged
+here, with the line it stands on: a part of a patch is never passed over in silence.
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ Kind = Literal["modify", "create", "delete", "rename", "copy"]
 
 MAX_DIFF_BYTES = 16 << 20
 NULL_BLOB = "0" * 40
+FULL_CONTEXT = 3
+"""Lines of context that git gives on each side of a change."""
 
 _INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))?\Z")
 HUNK_HEADER = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _MAIL = re.compile(rb"From [0-9a-f]{40} ")
+_SIGNATURE_VERSION = re.compile(rb"\d+\.\d+")
+_DAMAGED_OPENING = re.compile(rb"[^A-Za-z0-9\n]{1,8}diff --git ")
+GIT_HEADERS = (
+    b"index ", b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"similarity index ",
+    b"dissimilarity index ", b"rename from ", b"rename to ", b"copy from ", b"copy to ", b"--- ", b"+++ ",
+    b"Binary files ", b"GIT binary patch",
+)  # fmt: skip
+EMPTY_BLOB = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 _MODES = frozenset({"100644", "100755", "120000"})
 
 
@@ -107,7 +118,8 @@ def parse_diff(data: bytes, *, where: str, first_line: int = 1) -> tuple[FileDif
         first_line: the line of the patch file on which ``data`` begins.
 
     Raises:
-        InvalidInput: with patch, line and both counts where a hunk's counts are wrong.
+        InvalidInput: with patch, line and both counts where a hunk's counts are wrong; where a file's part
+            changes nothing, or something in it is neither header nor hunk.
     """
     if len(data) > MAX_DIFF_BYTES:
         raise InvalidInput(
@@ -143,11 +155,12 @@ def _sections(lines: list[bytes], where: str, first_line: int) -> Iterator[tuple
     """Where each file's part begins and ends; hunk bodies are stepped over by their counts."""
     starts: list[int] = []
     number = 0
-    has_git_headers = any(line.startswith(b"diff --git ") for line in lines)
+    in_header = False
     while number < len(lines):
         line = lines[number]
         if line.startswith(b"@@ ") and (match := HUNK_HEADER.match(line)):
             number += 1 + body_length(lines, number + 1, match)
+            in_header = False
             continue
         if _MAIL.match(line):
             raise InvalidInput(
@@ -156,12 +169,62 @@ def _sections(lines: list[bytes], where: str, first_line: int) -> Iterator[tuple
                 expected="one patch a file",
                 hint="overlay patch import makes a patch of each, or one of all of them with --squash",
             )
-        plain = line.startswith(b"--- ") and number + 1 < len(lines) and lines[number + 1].startswith(b"+++ ")
-        if line.startswith(b"diff --git ") or (plain and not has_git_headers):
+        check_opening(line, where, first_line + number)
+        if line.startswith(b"diff --git "):
             starts.append(number)
+            in_header = True
+        elif (
+            line.startswith(b"--- ")
+            and lines[number + 1 : number + 2]
+            and lines[number + 1].startswith(b"+++ ")
+        ):
+            # The names of the file whose header this is, else a file of its own, as diff -u writes it.
+            if not in_header:
+                starts.append(number)
+            in_header = False
+            number += 1
+        elif not line.startswith(GIT_HEADERS):
+            in_header = False
         number += 1
     if starts and starts[0] == 0:
         yield from zip(starts, [*starts[1:], len(lines)], strict=True)
+
+
+def check_opening(line: bytes, where: str, number: int) -> None:
+    """Refuse a line that was ``diff --git`` once, and has something before it now.
+
+    Args:
+        line: a line that belongs to no hunk.
+        where: name of the patch, for the error.
+        number: the line's number, from 1.
+
+    Raises:
+        InvalidInput: naming it; what follows would be taken for a part of another file, or for prose.
+    """
+    if is_damaged_opening(line):
+        raise InvalidInput(
+            "the line that begins a file's part is damaged",
+            where=f"{where}, line {number}",
+            expected="diff --git a/PATH b/PATH, at the line's beginning",
+            found=shown(line),
+            hint="take out what stands before it, or get the patch again",
+        )
+
+
+def is_damaged_opening(line: bytes) -> bool:
+    """Whether a line was ``diff --git`` once, and has something before it now."""
+    return _DAMAGED_OPENING.match(line) is not None
+
+
+def check_head(lines: Sequence[bytes], where: str) -> None:
+    """Refuse a damaged opening among the lines before a diff, where a git header follows it.
+
+    Raises:
+        InvalidInput: as :func:`check_opening` says.
+    """
+    for number, line in enumerate(lines[:-1]):
+        if lines[number + 1].startswith(GIT_HEADERS):
+            check_opening(line, where, number + 1)
 
 
 def hunk_counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
@@ -181,7 +244,9 @@ def body_length(lines: Sequence[bytes], start: int, match: re.Match[bytes]) -> i
     number = start
     while number < len(lines) and (old > 0 or new > 0):
         sign = _sign(lines[number])
-        if sign is None:
+        if sign is None or _is_next_file(lines, number):
+            break
+        if is_signature(lines, number) and (old, new) != (1, 0):
             break
         old -= sign in b" -"
         new -= sign in b" +"
@@ -189,6 +254,20 @@ def body_length(lines: Sequence[bytes], start: int, match: re.Match[bytes]) -> i
         if number < len(lines) and lines[number].startswith(b"\\ "):
             number += 1
     return number - start
+
+
+def _is_next_file(lines: Sequence[bytes], at: int) -> bool:
+    """Whether a file's part without ``diff --git`` begins here: no hunk line can follow its two names."""
+    names = (b"--- ", b"+++ ", b"@@ -")
+    return len(lines) >= at + 3 and all(map(bytes.startswith, lines[at : at + 3], names))
+
+
+def is_signature(lines: Sequence[bytes], at: int) -> bool:
+    """Whether a mail's signature begins here: ``-- ``, git's version, and nothing more of this mail."""
+    if at >= len(lines) or lines[at].rstrip(b"\r\n") not in (b"-- ", b"--"):
+        return False
+    rest = [line for line in lines[at + 1 : at + 4] if line.strip()]
+    return not rest or _SIGNATURE_VERSION.match(rest[0]) is not None
 
 
 def _sign(line: bytes) -> bytes | None:
@@ -207,12 +286,59 @@ def _file_diff(lines: list[bytes], where: str, first_line: int) -> FileDiff:
             found="CRLF",
             hint="something changed them: restore the file, and mark *.patch -text in .gitattributes",
         )
-    header_end = next((n for n, line in enumerate(lines) if line.startswith(b"@@ ")), len(lines))
+    header_end = next((n for n, line in enumerate(lines) if HUNK_HEADER.match(line)), len(lines))
     header = [line.rstrip(b"\n") for line in lines[:header_end]]
     without_hunks = _read_header(header, where, first_line)
+    if not without_hunks.binary:
+        _check_header(header, where, first_line)
     if header_end == len(lines):
+        _check_changes(without_hunks, header, where)
         return without_hunks
     return replace(without_hunks, hunks=_parse_hunks(lines[header_end:], where, first_line + header_end))
+
+
+def _check_header(header: list[bytes], where: str, first_line: int) -> None:
+    """Between a file's first line and its hunks stand git's own lines, and nothing else."""
+    for number, line in enumerate(header[1:], 1):
+        if line.strip() in (b"--", b""):
+            if line.strip():
+                return
+            continue
+        if line.startswith(b"@@"):
+            raise InvalidInput(
+                "hunk's first line cannot be read",
+                where=f"{where}, line {first_line + number}",
+                expected="@@ -LINE,COUNT +LINE,COUNT @@",
+                found=shown(line),
+            )
+        if not line.startswith(GIT_HEADERS):
+            raise InvalidInput(
+                "patch has text that belongs to no hunk",
+                where=f"{where}, line {first_line + number}",
+                found=shown(line),
+            )
+
+
+def _check_changes(diff: FileDiff, header: list[bytes], where: str) -> None:
+    """A file's part without hunks must be one that git writes without: else its hunks are lost."""
+    mode = diff.old_mode != diff.new_mode and None not in (diff.old_mode, diff.new_mode)
+    whole = diff.binary or diff.kind != "modify" or mode
+    blobs = {"create": (diff.new_blob,), "delete": (diff.old_blob,)}.get(diff.kind)
+    if blobs is None:
+        same = diff.old_blob == diff.new_blob
+    else:
+        same = all(blob is None or EMPTY_BLOB.startswith(blob) for blob in blobs)
+    named = any(line.startswith((b"--- ", b"+++ ")) for line in header[1:])
+    if diff.binary or (whole and same and not named):
+        return
+    raise InvalidInput(
+        "a file's part of the patch has no hunk: what it changed is lost",
+        where=f"{where}, line {diff.patch_line}",
+        expected="hunks; or a change of mode, a rename, a copy, an empty file",
+        found=f"only the headers of {diff.path}",
+        hint="get the patch again, or take the headers out",
+        facts={"line": diff.patch_line},
+    )
 
 
 def _read_header(header: list[bytes], where: str, first_line: int) -> FileDiff:
@@ -282,7 +408,29 @@ def _kind_and_paths(first: bytes, said: dict[str, bytes], where: str, line: int)
         kind, old, new = "copy", unquote_path(said["copy from"]), unquote_path(said["copy to"])
     for checked in (old, new):
         check_path(checked, where=f"{where}, line {line}")
+    _check_names(kind, (old, new), _header_paths(first), said, f"{where}, line {line}")
     return kind, old or "", new or ""
+
+
+def _check_names(
+    kind: Kind,
+    paths: tuple[str | None, str | None],
+    header: tuple[str | None, str | None],
+    said: dict[str, bytes],
+    where: str,
+) -> None:
+    """All lines that name a file must name the same: git refuses others, and which is meant is a guess."""
+    written = [said[key].split(b"\t")[0] for key in ("---", "+++") if key in said]
+    names = {unquote_path(name).partition("/")[2] for name in written if name != b"/dev/null"}
+    names |= {path for path in header if path is not None and kind in ("modify", "create", "delete")}
+    if other := sorted(names - set(paths)) or (kind == "modify" and paths[0] != paths[1] and sorted(names)):
+        raise InvalidInput(
+            "a file's part of the patch names two files",
+            where=where,
+            expected=paths[1],
+            found=", ".join(other),
+            hint="write one path in all of its header lines, or name the change as a rename",
+        )
 
 
 def check_path(path: str | None, *, where: str) -> None:
@@ -331,29 +479,61 @@ def _parse_hunks(lines: list[bytes], where: str, first_line: int) -> tuple[Hunk,
     from unidiff.errors import UnidiffParseError
     from unidiff.patch import PatchSet
 
-    body = b"".join(lines)
+    end = _checked_end(lines, where, first_line)
+    body = b"".join(lines[:end])
     if not body.endswith(b"\n"):
         body += b"\n"
     text = "--- a/f\n+++ b/f\n" + body.decode("latin-1")
     try:
         (parsed,) = PatchSet(text)
     except (UnidiffParseError, ValueError) as error:
-        raise _diagnosed(lines, where, first_line) or InvalidInput(
+        raise InvalidInput(
             "patch has hunks that cannot be read", where=f"{where}, line {first_line}", found=str(error)
         ) from error
     hunks = []
     position = 0
     for hunk in parsed:
-        body_lines = _joined(hunk)
+        body_lines = tuple(_joined(hunk))
         match = HUNK_HEADER.match(lines[position])
         section = lines[position][match.end() :].strip() if match else b""
         counts = (hunk.source_start, hunk.source_length, hunk.target_start, hunk.target_length)
-        hunks.append(Hunk(*counts, section, tuple(body_lines), first_line + position))
+        hunks.append(Hunk(*counts, section, body_lines, first_line + position))
         position += 1 + len(hunk)
-        if position < len(lines) and not lines[position].startswith(b"@@ "):
-            break
-    _check_rest(lines, position, where, first_line)
     return tuple(hunks)
+
+
+def _checked_end(lines: list[bytes], where: str, first_line: int) -> int:
+    """How many lines the hunks are that stand one after the other, each with the lines it counts."""
+    number = 0
+    count = 0
+    while number < len(lines) and (match := HUNK_HEADER.match(lines[number])):
+        count += 1
+        end = number + 1 + body_length(lines, number + 1, match)
+        body = lines[number + 1 : end]
+        if count_lines(body) != _wanted(match) or (end < len(lines) and _is_surplus(lines, end)):
+            raise _miscounted(lines, number, match, where, first_line, count)
+        if not any(line[:1] in (b"+", b"-") for line in body):
+            raise InvalidInput(
+                "hunk changes nothing: it has no removed and no added line",
+                where=f"{where}, hunk {count}, line {first_line + number}",
+                facts={"line": first_line + number},
+            )
+        number = end
+    _check_rest(lines, number, where, first_line)
+    return number
+
+
+def count_lines(body: Iterable[bytes]) -> tuple[int, int]:
+    """How many old and new lines a hunk's body has."""
+    signs = [_sign(line) for line in body]
+    return sum(s in (b" ", b"-") for s in signs), sum(s in (b" ", b"+") for s in signs)
+
+
+def _is_surplus(lines: list[bytes], at: int) -> bool:
+    """Whether a line behind a hunk looks like one more of it."""
+    if is_signature(lines, at) or _is_next_file(lines, at) or is_damaged_opening(lines[at]):
+        return False
+    return bool(lines[at].strip()) and _sign(lines[at]) is not None
 
 
 def _joined(hunk: Iterable[Any]) -> Iterator[bytes]:
@@ -375,12 +555,18 @@ def _check_rest(lines: list[bytes], position: int, where: str, first_line: int) 
     rest = lines[position:]
     if rest and rest[0].rstrip(b"\r\n") in (b"--", b"-- "):
         return
-    if any(line.strip() for line in rest):
-        raise _diagnosed(lines, where, first_line) or InvalidInput(
-            "patch has text that belongs to no hunk",
-            where=f"{where}, line {first_line + position}",
-            found=rest[0].decode("utf-8", "replace").rstrip(),
-        )
+    for number, line in enumerate(rest):
+        if line.strip():
+            raise InvalidInput(
+                "patch has text that belongs to no hunk",
+                where=f"{where}, line {first_line + position + number}",
+                found=shown(line),
+            )
+
+
+def shown(line: bytes) -> str:
+    """A line of a patch, for an error."""
+    return line.decode("utf-8", "replace").rstrip()[:200]
 
 
 def _wanted(match: re.Match[bytes]) -> tuple[int, int]:
@@ -388,32 +574,59 @@ def _wanted(match: re.Match[bytes]) -> tuple[int, int]:
     return old, new
 
 
-def _diagnosed(lines: list[bytes], where: str, first_line: int) -> InvalidInput | None:
-    """The first hunk whose header counts differ from its lines, as an error naming both counts."""
-    number = 0
-    for match_number, match in enumerate((m for line in lines if (m := HUNK_HEADER.match(line))), 1):
-        while not HUNK_HEADER.match(lines[number]):
-            number += 1
-        header, start = number, number + 1
-        number = start
-        old = new = 0
-        while number < len(lines) and not lines[number].startswith((b"@@ ", b"diff --git ")):
-            if (old, new) == _wanted(match) and lines[number].rstrip(b"\r\n") in (b"-- ", b"--"):
-                break
-            sign = _sign(lines[number])
-            if sign is None and not lines[number].startswith(b"\\"):
-                break
-            old += sign in (b" ", b"-")
-            new += sign in (b" ", b"+")
-            number += 1
-        want_old, want_new = _wanted(match)
-        if (old, new) != (want_old, want_new):
-            return InvalidInput(
-                "hunk's counts do not match its lines",
-                where=f"{where}, hunk {match_number}, line {first_line + header}",
-                expected=f"{want_old} old and {want_new} new lines, by its header",
-                found=f"{old} old and {new} new lines",
-                hint="overlay patch refresh writes the counts anew, after showing the change",
-                facts={"line": first_line + header, "hunk": match_number},
-            )
-    return None
+def lost_blanks(lines: Sequence[bytes], header: int, match: re.Match[bytes]) -> int:
+    """How many blank context lines a mailer or an editor cut off a hunk, the last of its patch; 0 for none.
+
+    It is the last hunk, it lacks as many old lines as new ones, and its context is begun and not complete.
+
+    Args:
+        lines: of the patch.
+        header: the index of the hunk's first line.
+        match: that line, matched.
+    """
+    end = header + 1 + body_length(lines, header + 1, match)
+    body = lines[header + 1 : end]
+    if any(line.strip() for line in lines[end:]) and not is_signature(lines, end):
+        return 0
+    (old, new), (has_old, has_new) = _wanted(match), count_lines(body)
+    context = next((n for n, line in enumerate(reversed(body)) if _sign(line) != b" "), 0)
+    lost = old - has_old
+    return lost if lost == new - has_new and lost > 0 < context and lost + context <= FULL_CONTEXT else 0
+
+
+def _miscounted(
+    lines: list[bytes], header: int, match: re.Match[bytes], where: str, first_line: int, count: int
+) -> InvalidInput:
+    """A hunk whose lines are not those it counts, as an error naming both counts."""
+    start = header + 1
+    end = start + body_length(lines, start, match)
+    old, new = _wanted(match)
+    facts: dict[str, object] = {"line": first_line + header, "hunk": count}
+    at = f"{where}, hunk {count}, line {first_line + header}"
+    if lost := lost_blanks(lines, header, match):
+        return InvalidInput(
+            "the last context line of the hunk is missing"
+            if lost == 1
+            else f"the last {lost} context lines of the hunk are missing",
+            where=at,
+            expected="a blank line of context (one space) at the end of the patch",
+            found="the end of the patch: a mailer or an editor cut blank lines off it",
+            hint="overlay patch lint --fix, or overlay patch import, puts it back",
+            facts=facts | {"lost_blank_lines": lost},
+        )
+    while end < len(lines) and _is_surplus(lines, end):
+        end += 1
+    has_old, has_new = count_lines(lines[start:end])
+    is_cut = has_old < old or has_new < new
+    return InvalidInput(
+        "hunk has fewer lines than it counts: the patch is cut off"
+        if is_cut
+        else "hunk's counts do not match its lines",
+        where=at,
+        expected=f"{old} old and {new} new lines, by its header",
+        found=f"{has_old} old and {has_new} new lines",
+        hint="get the whole patch again; where lines were taken out on purpose, write the hunk's counts anew"
+        if is_cut
+        else "overlay patch refresh writes the counts anew, after showing the change",
+        facts=facts,
+    )

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from builder import __version__
 from builder.apply import FileChange, PatchReport
 from builder.errors import ImageMismatch
 from builder.image.model import canonical_json, sha256_digest
+from builder.series import SkippedPatch
 
 MANIFEST_PATH = "/usr/share/sglang-overlay/manifest.json"
 MANIFEST_SCHEMA = 1
@@ -96,6 +104,15 @@ class PatchRecord(_Model):
     dropped: tuple[DroppedRecord, ...]
 
 
+class SkippedRecord(_Model):
+    """A patch of the series that is not in the image, since rules drop all of its files."""
+
+    name: str
+    sha256: str
+    subject: str
+    dropped: tuple[DroppedRecord, ...]
+
+
 class RootRecord(_Model):
     """Where a package of the upstream is in the image."""
 
@@ -118,6 +135,15 @@ class Manifest(_Model):
     roots: tuple[RootRecord, ...]
     patches: tuple[PatchRecord, ...]
     bytecode: tuple[str, ...] = Field(description="Bytecode of the base made harmless (emptied)")
+    skipped: tuple[SkippedRecord, ...] = Field(
+        default=(), description="Patches that rules leave out whole; not written where there are none"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Manifests of overlays that skip no patch are what they were before there was such a thing."""
+        written: dict[str, Any] = write(self)
+        return {key: value for key, value in written.items() if key != "skipped" or value}
 
     def as_bytes(self) -> bytes:
         """Canonical JSON, with a newline at its end."""
@@ -187,6 +213,16 @@ def patch_record(
         probe=probe,
         files=tuple(_file_record(change, image_paths, modes) for change in report.files),
         dropped=tuple(DroppedRecord(path=path, rule=rule) for path, rule in report.dropped),
+    )
+
+
+def skipped_record(skipped: SkippedPatch) -> SkippedRecord:
+    """The record of a patch that is not in the image."""
+    return SkippedRecord(
+        name=skipped.patch.name,
+        sha256=skipped.patch.sha256,
+        subject=as_text(skipped.patch.subject),
+        dropped=tuple(DroppedRecord(path=path, rule=rule) for path, rule in skipped.dropped),
     )
 
 

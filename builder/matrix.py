@@ -29,7 +29,7 @@ from builder.image.reference import LayoutReference, Reference
 from builder.lock import Lock, read_lock
 from builder.pinning import Pin, pin_command, pinned
 from builder.root import Root
-from builder.series import Series, read_series
+from builder.series import Series, chosen_series
 from builder.spec import Spec, read_spec
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def read_row(
             name, f"the spec pins no base (base.index): {pin_command(spec)}, or build it with --base"
         )
     location = base_location(text, spec)
-    series = read_series(
-        root.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
-    )
+    series = chosen_series(root.patches, spec.patches)
     inputs = {
         platform: inputs_digest(spec, series.digest, digest, root.template)
         for platform, digest in _base_digests(spec, location, lock, opened).items()

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from builder.diff import FileDiff, parse_diff
+from builder.diff import FileDiff, check_head, parse_diff
 from builder.errors import InvalidInput
 
 STATUSES = {
@@ -151,9 +151,11 @@ def parse_patch(name: str, data: bytes) -> Patch:
     where = f"{name}.patch"
     offset = _diff_offset(data)
     if offset is None:
+        check_head(data.split(b"\n"), where)
         raise InvalidInput(
             "patch has no diff", where=where, hint="write it with: git format-patch --full-index"
         )
+    check_head(data[:offset].split(b"\n"), where)
     headers, text = _split_message(data[:offset])
     message, trailers = _split_trailers(text)
     first_line = data.count(b"\n", 0, offset) + 1

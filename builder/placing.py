@@ -1,15 +1,22 @@
-"""Where a hunk lands: at its declared line, or at the one other place its lines fit. Never with fuzz."""
+"""Where a hunk lands: at the one place that is meant, as far as that is a fact. Never with fuzz.
+
+Where the file is the very one that the patch was made for, the declared line is the place. Else every place
+that its lines fit is a candidate, and the section heading tells which one is in the definition that is meant.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from builder.diff import Hunk
+from builder.diff import FULL_CONTEXT, FileDiff, Hunk
+from builder.outline import Outline, indentation, leaves
+from builder.source import SourceFile
 
-FULL_CONTEXT = 3
+MAX_NAMED_PLACES = 20
 _SHOWN_LINES = 60
 _SEARCHED_LINES = 20_000
 
@@ -47,6 +54,7 @@ class Problem:
         expected, found: what should have been there and what was.
         places: line numbers that matter (where the hunk fits, or where the change already is).
         details: a diff of the expected lines against the nearest ones there are.
+        hint: what to do, where that is not to mend the patch or to ask whether upstream has the fix.
     """
 
     kind: ProblemKind
@@ -57,6 +65,7 @@ class Problem:
     found: str = ""
     places: tuple[int, ...] = ()
     details: str = ""
+    hint: str = ""
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -113,41 +122,108 @@ def _cut_at_end(hunk: Hunk) -> bool:
     return trailing == 0 or trailing < min(leading, FULL_CONTEXT)
 
 
-def place_hunks(
-    path: str, hunks: Sequence[Hunk], lines: Sequence[bytes]
-) -> tuple[list[PlacedHunk], list[Problem]]:
+def place_hunks(diff: FileDiff, pre: SourceFile | None) -> tuple[list[PlacedHunk], list[Problem]]:
     """Find the place of every hunk of one file.
 
     Args:
-        path: for the problems.
-        hunks: in the order of the patch.
-        lines: the pre-image's lines, newlines included.
+        diff: what the patch does to the file.
+        pre: the file as it is where the patch is to be applied; None where it is not there.
 
     Returns:
         The places of the hunks that have one, and a problem for each that has none.
     """
+    target = _Target(diff, pre)
     placed: list[PlacedHunk] = []
     problems: list[Problem] = []
     free_from = 0
-    for number, hunk in enumerate(hunks, 1):
-        declared = hunk.old_start - 1 if hunk.old_count else hunk.old_start
-        places = places_of(hunk, lines)
-        if declared in places:
-            place = declared
-        elif len(places) == 1:
-            place = places[0]
-        else:
-            problems.append(_no_place(path, number, hunk, places, lines))
-            continue
-        if place < free_from:
-            problems.append(
-                Problem("overlap", path, number, "hunk overlaps the one before it", places=(place + 1,))
-            )
+    for number, hunk in enumerate(diff.hunks, 1):
+        place = _choose(target, number, hunk)
+        if isinstance(place, int) and place < free_from:
+            what = "hunk overlaps the one before it"
+            place = Problem("overlap", diff.old_path, number, what, places=(place + 1,))
+        if isinstance(place, Problem):
+            problems.append(place)
             continue
         free_from = place + hunk.old_count
-        shift = hunk.old_start - declared
-        placed.append(PlacedHunk(hunk.old_start, place + shift))
+        placed.append(PlacedHunk(hunk.old_start, place + hunk.old_start - declared_index(hunk)))
     return placed, problems
+
+
+def declared_index(hunk: Hunk) -> int:
+    """The index of the line at which a hunk says it begins."""
+    return hunk.old_start - 1 if hunk.old_count else hunk.old_start
+
+
+class _Target:
+    """A file that a diff is to be applied to, and what is known of it."""
+
+    def __init__(self, diff: FileDiff, pre: SourceFile | None) -> None:
+        self.diff = diff
+        self.path = diff.old_path
+        self.lines = split_lines(pre.data) if pre else []
+        self._pre = pre
+
+    @cached_property
+    def is_the_one_meant(self) -> bool:
+        """Whether it is the file that the patch was made for: the index line names its blob, or begins to."""
+        blob = self.diff.old_blob
+        return bool(blob and self._pre and blob.strip("0") and self._pre.blob.startswith(blob))
+
+    @cached_property
+    def outline(self) -> Outline:
+        return Outline(self.lines)
+
+    def meant(self, hunk: Hunk) -> set[int]:
+        """The definitions here that the hunk's heading may name; none where it says nothing of its change.
+
+        A heading speaks for the hunk's first line, and so for the first change only if no line up to that
+        leaves the definition.
+        """
+        begin = [line[1:] for line in hunk.lines[: hunk.leading_context + 1]]
+        named = self.outline.named(hunk.section) if hunk.section else []
+        return {head for head in named if not leaves(begin, indentation(self.lines[head]))}
+
+    @cached_property
+    def candidates(self) -> list[tuple[tuple[int, ...], set[int]]]:
+        """For each hunk, where it fits as far as its heading agrees, and what that heading may name."""
+        known: dict[tuple[object, ...], tuple[tuple[int, ...], set[int]]] = {}
+        keys = [(hunk.lines, hunk.section, hunk.old_start <= 1) for hunk in self.diff.hunks]
+        for key, hunk in zip(keys, self.diff.hunks, strict=True):
+            if key not in known:
+                known[key] = self._candidates(hunk)
+        return [known[key] for key in keys]
+
+    def _candidates(self, hunk: Hunk) -> tuple[tuple[int, ...], set[int]]:
+        places = places_of(hunk, self.lines)
+        meant = self.meant(hunk) if places and not self.is_the_one_meant else set()
+        return tuple(p for p in places if not meant or meant & self.outline.heads_of(p)), meant
+
+    @cached_property
+    def equals(self) -> dict[tuple[object, ...], list[int]]:
+        """Numbers (from 0) of hunks that are equal and have the same candidates."""
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for number, hunk in enumerate(self.diff.hunks):
+            groups.setdefault((hunk.lines, self.candidates[number][0]), []).append(number)
+        return groups
+
+
+def _choose(target: _Target, number: int, hunk: Hunk) -> int | Problem:
+    """The index at which a hunk (its number from 1) lands, or why that is not known."""
+    places, meant = target.candidates[number - 1]
+    if target.is_the_one_meant and declared_index(hunk) in places:
+        return declared_index(hunk)
+    if not places:
+        fits = places_of(hunk, target.lines) if meant else []
+        if fits:
+            return _elsewhere(target, number, hunk, fits, meant)
+        return no_place(target.path, number, hunk, target.lines)
+    if len(places) == 1:
+        return places[0]
+    # Equal hunks over equally many places: whichever takes which, the result is the same.
+    equal = target.equals[hunk.lines, places]
+    if len(equal) == len(places):
+        return places[equal.index(number - 1)]
+    return _ambiguous(target, number, hunk, places)
 
 
 def apply_hunks(hunks: Sequence[Hunk], placed: Sequence[PlacedHunk], lines: Sequence[bytes]) -> bytes:
@@ -162,29 +238,66 @@ def apply_hunks(hunks: Sequence[Hunk], placed: Sequence[PlacedHunk], lines: Sequ
     return b"".join([*result, *lines[position:]])
 
 
-def _no_place(path: str, number: int, hunk: Hunk, places: Sequence[int], lines: Sequence[bytes]) -> Problem:
-    if len(places) > 1:
-        at = tuple(place + 1 for place in places)
-        return Problem(
-            "ambiguous",
-            path,
-            number,
-            "hunk fits more than one place, and not its declared line",
-            expected=f"line {hunk.old_start}, or one place only",
-            found="lines " + ", ".join(map(str, at)),
-            places=at,
-        )
+def _ambiguous(target: _Target, number: int, hunk: Hunk, places: Sequence[int]) -> Problem:
+    return Problem(
+        "ambiguous",
+        target.path,
+        number,
+        "hunk fits more than one place, and nothing says which one is meant",
+        expected="one place, a section heading that names one, or the file that the patch was made for",
+        found=_named_places(target, hunk, places),
+        places=tuple(place + 1 for place in places[:MAX_NAMED_PLACES]),
+        hint="write the patch with more context (git diff -U10), or import it from the repository it was "
+        "made in, which has its history: overlay patch import SERIES REPO BASE..HEAD",
+    )
+
+
+def _elsewhere(
+    target: _Target, number: int, hunk: Hunk, fits: Sequence[int], meant: Collection[int]
+) -> Problem:
+    """The heading names a definition that is there, and the hunk does not fit in it, only elsewhere."""
+    heading = hunk.section.decode("utf-8", "replace")
+    done = [
+        place for place in find_lines(target.lines, hunk.new) if target.outline.heads_of(place) & set(meant)
+    ]
+    if done:
+        return _already(target.path, number, done)
+    heads = sorted(meant)[:MAX_NAMED_PLACES]
+    return Problem(
+        "conflict",
+        target.path,
+        number,
+        "hunk's lines are not in the definition that its heading names, only elsewhere",
+        expected=f"in {heading}, line " + ", ".join(str(head + 1) for head in heads),
+        found=_named_places(target, hunk, fits),
+        places=tuple(place + 1 for place in fits[:MAX_NAMED_PLACES]),
+        hint="look at what upstream made of that definition; where its lines have moved, name the definition "
+        "that has them now behind the hunk's second @@",
+    )
+
+
+def _named_places(target: _Target, hunk: Hunk, places: Sequence[int]) -> str:
+    """Lines with the definitions they are in, at most :data:`MAX_NAMED_PLACES`."""
+    shown = []
+    for place in places[:MAX_NAMED_PLACES]:
+        around = target.outline.place(place + hunk.leading_context)
+        shown.append(f"line {place + 1}" + (f" ({around})" if around else ""))
+    rest = len(places) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def no_place(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Problem:
+    """Why a hunk fits nowhere in a file.
+
+    Args:
+        path: the file.
+        number: of the hunk, from 1.
+        hunk: it.
+        lines: the file's lines.
+    """
     done = find_lines(lines, hunk.new)
     if done and hunk.new != hunk.old and any(line[:1] == b"+" for line in hunk.lines):
-        at = tuple(place + 1 for place in done)
-        return Problem(
-            "already",
-            path,
-            number,
-            "the change is already there",
-            found="lines " + ", ".join(map(str, at)),
-            places=at,
-        )
+        return _already(path, number, done)
     if other := _other_endings(hunk, lines):
         return other_endings_problem(path, number, *other)
     if elsewhere := find_lines(lines, hunk.old):
@@ -199,6 +312,18 @@ def _no_place(path: str, number: int, hunk: Hunk, places: Sequence[int], lines: 
             found=f"{len(lines)} lines",
         )
     return _nearest(path, number, hunk, lines)
+
+
+def _already(path: str, number: int, done: Sequence[int]) -> Problem:
+    at = tuple(place + 1 for place in done[:MAX_NAMED_PLACES])
+    return Problem(
+        "already",
+        path,
+        number,
+        "the change is already there",
+        found="lines " + ", ".join(map(str, at)),
+        places=at,
+    )
 
 
 def other_endings_problem(path: str, number: int | None, patch: str, tree: str) -> Problem:

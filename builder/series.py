@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput
 from builder.patch import Patch, check_patch_name, parse_patch
+
+if TYPE_CHECKING:
+    from builder.spec import PatchesSpec
+
+
+@dataclass(frozen=True)
+class SkippedPatch:
+    """A patch of the series that is not applied, since rules drop all of its files.
+
+    Args:
+        patch: it.
+        dropped: its files, each with the first rule that drops it.
+    """
+
+    patch: Patch
+    dropped: tuple[tuple[str, str], ...]
+
+    @property
+    def reason(self) -> str:
+        """Why it is skipped, in words."""
+        rules = ", ".join(dict.fromkeys(rule for _, rule in self.dropped))
+        return f"skipped: patches.drop leaves out all of its files ({rules})"
 
 
 @dataclass(frozen=True)
@@ -20,10 +44,12 @@ class Series:
     Args:
         name: the directory's name below ``patches/``, such as ``v0.5.20``.
         patches: in the order in which they apply.
+        skipped: those that were left out of ``patches`` because rules drop all of their files.
     """
 
     name: str
     patches: tuple[Patch, ...]
+    skipped: tuple[SkippedPatch, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -49,13 +75,21 @@ def patchset_digest(patches: Iterable[tuple[str, str]]) -> str:
     return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
 
 
-def read_series(directory: Path, *, only: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Series:
+def rule_for(path: str, drop: Sequence[str]) -> str | None:
+    """The first of the patterns (fnmatch, whole path) that leaves a path out."""
+    return next((rule for rule in drop if fnmatch.fnmatchcase(path, rule)), None)
+
+
+def read_series(
+    directory: Path, *, only: Sequence[str] = (), leave_out: Sequence[str] = (), drop: Sequence[str] = ()
+) -> Series:
     """Read ``directory/series`` and the patches it names.
 
     Args:
         directory: ``patches/NAME``.
         only: names to take; none means all. The series' order decides, not this one's.
         leave_out: names not to take.
+        drop: patterns of files that are left out; a patch of such files alone is skipped.
 
     Raises:
         InvalidInput: a file is missing, a name is wrong or twice, or a needed patch is not there.
@@ -66,7 +100,61 @@ def read_series(directory: Path, *, only: Sequence[str] = (), leave_out: Sequenc
     patches = [parse_patch(name, _read_bounded(directory / f"{name}.patch", directory)) for name in taken]
     series = Series(directory.name, tuple(patches))
     check_depends(series)
-    return series
+    return _without_skipped(series, drop)
+
+
+def chosen_series(patches: Path, choice: PatchesSpec) -> Series:
+    """The patches that a spec chooses, less those of which its rules drop every file.
+
+    Args:
+        patches: the root's directory of series.
+        choice: the spec's ``patches``.
+
+    Raises:
+        InvalidInput: as :func:`read_series` says.
+    """
+    return read_series(
+        patches / choice.series, only=choice.only, leave_out=choice.leave_out, drop=choice.drop
+    )
+
+
+def _without_skipped(series: Series, drop: Sequence[str]) -> Series:
+    taken: list[Patch] = []
+    skipped: list[SkippedPatch] = []
+    for patch in series.patches:
+        rules = [(diff.path, rule_for(diff.path, drop)) for diff in patch.files]
+        dropped = tuple((path, rule) for path, rule in rules if rule is not None)
+        if len(dropped) == len(rules):
+            skipped.append(SkippedPatch(patch, dropped))
+        else:
+            taken.append(patch)
+    return Series(series.name, tuple(taken), tuple(skipped))
+
+
+def check_reaches(patches: Iterable[Patch], roots: Iterable[str]) -> None:
+    """Every patch must have a file below one of the roots: else nothing of it would be in an image.
+
+    Args:
+        patches: those that no rule skips.
+        roots: of packages in the image, as paths of the upstream.
+
+    Raises:
+        InvalidInput: naming the first that has none.
+    """
+    places = tuple(f"{root}/" for root in roots)
+    for patch in patches:
+        named = [path for diff in patch.files for path in (diff.old_path, diff.new_path)]
+        if not any(path.startswith(places) for path in named):
+            paths = [diff.path for diff in patch.files]
+            first = paths[0].partition("/")[0]
+            raise InvalidInput(
+                "nothing of the patch would be applied: all of its files lie outside of what is in an image",
+                where=f"{patch.name}.patch",
+                expected=f"a path below {', '.join(places)}",
+                found=", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else ""),
+                hint=f"to build without it, add {first}/* to patches.drop in the spec, or the patch to "
+                "patches.except",
+            )
 
 
 def read_series_file(directory: Path) -> list[str]:

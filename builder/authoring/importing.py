@@ -15,11 +15,12 @@ from builder.authoring.mending import Mend, hunk_spans, split
 from builder.authoring.paths import ORDINARY, find_reading, rewrite
 from builder.authoring.skeleton import DEFAULT_AUTHOR
 from builder.authoring.sources import Piece
+from builder.authoring.threeway import merge_file, needs_merge
 from builder.authoring.worktree import slug
 from builder.errors import InvalidInput
 from builder.patch import Patch, check_patch_name, parse_patch
-from builder.series import Series
-from builder.source import SourceFile
+from builder.series import Series, check_reaches, rule_for
+from builder.source import SourceFile, Sources
 from builder.upstream import Upstream
 
 IMPORT_TRAILER = "Overlay-Import"
@@ -57,6 +58,7 @@ class Imported:
         reading: how its paths were read, in words; empty where they were as they should be.
         dropped: files that a rule left out, with the rule.
         offsets: number of hunks that were not on their line.
+        merged: files that were others when the commit was made, and that git merged.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Imported:
     reading: str
     dropped: tuple[tuple[str, str], ...]
     offsets: int
+    merged: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -74,6 +77,7 @@ class Imported:
             "reading": self.reading,
             "dropped": [{"path": path, "rule": rule} for path, rule in self.dropped],
             "offsets": self.offsets,
+            "merged": list(self.merged),
         }
 
 
@@ -103,12 +107,13 @@ def import_pieces(home: Home, upstream: Upstream, pieces: Sequence[Piece], wish:
         known |= {diff.new_path for diff in patch.files}
         patches.append(patch)
         notes.append((piece, "" if reading == ORDINARY else str(reading)))
+    merged = _merged_with_history(home, upstream, series, patches, pieces)
     applied = _applied(home, upstream, series, patches, [piece for piece, _ in notes])
     reports = applied.reports[len(series.patches) :]
-    written = _write(reports, pieces)
+    written = _write(home, reports, pieces)
     return [
-        Imported(report.patch.name, data, piece.mends, reading, report.dropped, report.offsets)
-        for report, data, (piece, reading) in zip(reports, written, notes, strict=True)
+        Imported(report.patch.name, data, piece.mends, reading, report.dropped, report.offsets, tuple(paths))
+        for report, data, (piece, reading), paths in zip(reports, written, notes, merged, strict=True)
     ]
 
 
@@ -131,6 +136,38 @@ def squash(pieces: Sequence[Piece]) -> Piece:
         mends=tuple(mend for piece in pieces for mend in piece.mends),
         commit=None,
     )
+
+
+def _merged_with_history(
+    home: Home, upstream: Upstream, series: Series, patches: list[Patch], pieces: Sequence[Piece]
+) -> list[list[str]]:
+    """Merge what comes from a repository, in place of ``patches``; the files of each that git merged.
+
+    Where a commit was made for other files than those here, its lines alone do not say where it belongs.
+    """
+    merged: list[list[str]] = [[] for _ in patches]
+    if not any(piece.repository for piece in pieces):
+        return merged
+    paths = Series(series.name, (*series.patches, *patches)).paths
+    files = upstream.files(paths)
+    files = _after(series, files, home)
+    for number, (patch, piece) in enumerate(zip(patches, pieces, strict=True)):
+        diffs = list(patch.files)
+        for at, diff in enumerate(patch.files):
+            now = files.get(diff.old_path)
+            if piece.repository and now and not rule_for(diff.path, home.drop) and needs_merge(diff, now):
+                diffs[at] = merge_file(patch.name, diff, now, piece.repository)
+                merged[number].append(diff.path)
+            step = Series(series.name, (replace(patch, files=(diffs[at],)),))
+            files = _after(step, files, home)
+        patches[number] = replace(patch, files=tuple(diffs))
+    return merged
+
+
+def _after(series: Series, files: Sources, home: Home) -> dict[str, SourceFile]:
+    """The files when a series has been applied to them."""
+    after = {**files, **try_series(series, files, drop=home.drop).after}
+    return {path: file for path, file in after.items() if file is not None}
 
 
 def _applied(
@@ -160,7 +197,7 @@ def _patch(name: str, head: Head | None, diff: bytes) -> Patch:
     return parse_patch(name, diff if head is None else write_head(head) + b"---\n\n" + diff)
 
 
-def _write(reports: Sequence[PatchReport], pieces: Sequence[Piece]) -> list[bytes]:
+def _write(home: Home, reports: Sequence[PatchReport], pieces: Sequence[Piece]) -> list[bytes]:
     """Canonical bytes; where they are not what was found, they say what that was."""
     for report in reports:
         if not report.files:
@@ -170,6 +207,7 @@ def _write(reports: Sequence[PatchReport], pieces: Sequence[Piece]) -> list[byte
                 found=", ".join(f"{path} ({rule})" for path, rule in report.dropped),
                 hint="change patches.drop in the spec, if the image has these files",
             )
+    check_reaches([report.patch for report in reports], home.spec.base.roots)
     drafts = [_merged(draft_of(report)) for report in reports]
     plain = write_patches(drafts)
     traced = [

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from builder.diff import HUNK_HEADER, body_length, hunk_counts
+from builder.diff import (
+    HUNK_HEADER,
+    body_length,
+    count_lines,
+    hunk_counts,
+    is_damaged_opening,
+    is_signature,
+    lost_blanks,
+)
 
 _BOUNDARY = (b"@@ -", b"diff --git ", b"From ", b"Index: ", b"--- ")
 
@@ -68,7 +76,7 @@ def hunk_spans(lines: Sequence[bytes]) -> list[HunkSpan]:
 
 
 def mend_text(data: bytes) -> tuple[bytes, list[Mend]]:
-    """Undo what can be undone without knowing more: line endings, blank context, the last newline.
+    """Undo what can be undone without knowing more: line endings, blank lines, the last newline.
 
     Returns:
         The mended bytes and what was mended, by line.
@@ -82,16 +90,49 @@ def mend_text(data: bytes) -> tuple[bytes, list[Mend]]:
     if start < len(lines) and lines[start].endswith(b"\r\n"):
         mends.append(Mend("line-endings", 1, "patch has CRLF line endings", "LF", "CRLF"))
         lines = [line[:-2] + b"\n" if line.endswith(b"\r\n") else line for line in lines]
-    for span in hunk_spans(lines):
+    spans = hunk_spans(lines)
+    for span in spans:
         for number in range(span.header + 1, span.end):
             if lines[number] in (b"\n", b"\r\n"):
                 mends.append(Mend("blank-context", number + 1, "blank context line lost its space"))
                 lines[number] = b" " + lines[number]
-    return b"".join(lines), mends
+    _put_back_lost_blanks(lines, spans, mends)
+    return b"".join(_without_blanks(lines, start, mends)), mends
+
+
+def _put_back_lost_blanks(lines: list[bytes], spans: Sequence[HunkSpan], mends: list[Mend]) -> None:
+    """Blank context lines that were cut off the last hunk; whether they fit is seen when it is placed."""
+    if not spans:
+        return
+    header, end = spans[-1].header, spans[-1].end
+    match = HUNK_HEADER.match(lines[header])
+    lost = lost_blanks(lines, header, match) if match else 0
+    if lost:
+        what = f"{lost} blank context line{'s were' if lost > 1 else ' was'} cut off the end of the last hunk"
+        mends.append(Mend("blank-context", end + 1, what))
+        lines[end:end] = [b" \n"] * lost
+
+
+def _without_blanks(lines: list[bytes], start: int, mends: list[Mend]) -> list[bytes]:
+    """The lines without blank ones between and behind hunks; those of a mail's signature are its own."""
+    inside = {number for span in hunk_spans(lines) for number in range(span.header, span.end)}
+    kept: list[bytes] = []
+    binary = False
+    for number, line in enumerate(lines):
+        if is_signature(lines, number) and number not in inside:
+            return kept + lines[number:]
+        binary = line.startswith(b"GIT binary patch") or (binary and not line.startswith(b"diff --git "))
+        if number > start and number not in inside and not line.strip() and not binary:
+            mends.append(Mend("blank-line", number + 1, "blank line belongs to no hunk"))
+        else:
+            kept.append(line)
+    return kept
 
 
 def recount(data: bytes) -> tuple[bytes, list[Mend]]:
-    """Write the counts of every hunk anew from its lines (A1).
+    """Write the counts of every hunk anew that has more lines than it counts (A1).
+
+    A hunk with fewer lines is left as it is: the patch may have been cut off, and reading it says so.
 
     Returns:
         The bytes with right counts, and what was wrong, with both counts.
@@ -105,7 +146,7 @@ def recount(data: bytes) -> tuple[bytes, list[Mend]]:
             continue
         old_start, old, new_start, new = hunk_counts(match)
         has_old, has_new = count_lines(lines[span.header + 1 : span.end])
-        if (old, new) != (has_old, has_new):
+        if (old, new) != (has_old, has_new) and has_old >= old and has_new >= new:
             mends.append(
                 Mend(
                     "hunk-counts",
@@ -120,12 +161,6 @@ def recount(data: bytes) -> tuple[bytes, list[Mend]]:
             lines[span.header] = b"@@ -%d,%d +%d,%d @@%s" % (old_start, has_old, new_start, has_new, rest)
         shift[span.path] = shift.get(span.path, 0) + has_new - has_old
     return b"".join(lines), mends
-
-
-def count_lines(body: Sequence[bytes]) -> tuple[int, int]:
-    """How many old and new lines a hunk's body has."""
-    signs = [line[:1] if line.strip(b"\r\n") else b" " for line in body]
-    return sum(s in (b" ", b"-") for s in signs), sum(s in (b" ", b"+") for s in signs)
 
 
 def added_lines(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
@@ -148,14 +183,13 @@ def diff_start(lines: Sequence[bytes]) -> int:
 
 def _end_of_hunk(lines: Sequence[bytes], start: int, match: re.Match[bytes]) -> int:
     """Where a hunk ends: by its counts, if what follows can follow a hunk; else where no line fits."""
-    _, old, _, new = hunk_counts(match)
     by_counts = start + body_length(lines, start, match)
-    if count_lines([x for x in lines[start:by_counts] if x[:1] != b"\\"]) == (old, new):
+    if count_lines([x for x in lines[start:by_counts] if x[:1] != b"\\"]) == hunk_counts(match)[1::2]:
         following = lines[by_counts] if by_counts < len(lines) else b""
-        if not following.strip() or following.startswith(_BOUNDARY) or _is_signature(lines, by_counts):
+        if not following.strip() or following.startswith(_BOUNDARY) or is_signature(lines, by_counts):
             return by_counts
     end = start
-    while end < len(lines) and not _is_signature(lines, end):
+    while end < len(lines) and not is_signature(lines, end) and not is_damaged_opening(lines[end]):
         line = lines[end]
         if line[:1] not in (b" ", b"+", b"-", b"\\") and line.strip():
             break
@@ -165,11 +199,3 @@ def _end_of_hunk(lines: Sequence[bytes], start: int, match: re.Match[bytes]) -> 
     while end > start and not lines[end - 1].strip(b"\r\n"):
         end -= 1  # blank lines at the very end belong to the mail
     return end
-
-
-def _is_signature(lines: Sequence[bytes], at: int) -> bool:
-    """Whether a mail's signature begins here: ``-- ``, git's version, and nothing more of this mail."""
-    if at >= len(lines) or lines[at].rstrip(b"\r\n") not in (b"-- ", b"--"):
-        return False
-    rest = [line for line in lines[at + 1 : at + 4] if line.strip()]
-    return not rest or re.match(rb"\d+\.\d+", rest[0]) is not None

@@ -12,16 +12,11 @@ from pathlib import Path
 
 from builder.authoring.head import Head, read_head
 from builder.authoring.mending import Mend, diff_start, hunk_spans, mend_text, recount, split
-from builder.diff import MAX_DIFF_BYTES
+from builder.diff import GIT_HEADERS, MAX_DIFF_BYTES, check_head, check_opening, shown
 from builder.errors import InvalidInput
 from builder.gitstore import GitError, run_git
 
 _MAIL = re.compile(rb"^From [0-9a-f]{40} \w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\r?$", re.MULTILINE)
-_HEADER_LINES = (
-    b"diff --git ", b"index ", b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ",
-    b"similarity index ", b"dissimilarity index ", b"rename from ", b"rename to ", b"copy from ", b"copy to ",
-    b"--- ", b"+++ ", b"Binary files ", b"GIT binary patch",
-)  # fmt: skip
 _ENCODING = re.compile(
     rb"^Content-Transfer-Encoding:[ \t]*(quoted-printable|base64)[ \t]*$", re.MULTILINE | re.IGNORECASE
 )
@@ -41,6 +36,7 @@ class Piece:
         strip: leading components to take off its paths, where the source says so.
         mends: what was wrong with its text.
         commit: the commit it was made of, where there is one.
+        repository: where that commit is, with its history; None where only the text is at hand.
     """
 
     head: Head
@@ -51,6 +47,7 @@ class Piece:
     strip: int | None = None
     mends: tuple[Mend, ...] = ()
     commit: str | None = None
+    repository: Path | None = None
 
     @property
     def sha256(self) -> str:
@@ -129,7 +126,7 @@ def read_range(repository: Path, commits: str) -> list[Piece]:
         ) from error
     if not data:
         raise InvalidInput("there are no commits in the range", where=f"{repository} {commits}")
-    return [replace(piece, name="") for piece in read_pieces(data, commits)]
+    return [replace(piece, name="", repository=repository) for piece in read_pieces(data, commits)]
 
 
 def _patch_file(directory: Path, name: str) -> Path:
@@ -148,6 +145,7 @@ def _piece(data: bytes, name: str) -> Piece | None:
     text, miscounts = recount(text)
     lines = split(text)
     start = diff_start(lines)
+    check_head(lines[: start + 1], name or "patch")
     if start == len(lines):
         return None
     head = _with_dep3(read_head(b"".join(line for line in lines[:start] if not _is_index_line(line))))
@@ -183,15 +181,16 @@ def _only_diff(lines: Sequence[bytes], start: int, name: str) -> bytes:
     ended = False
     for number in range(start, len(lines)):
         line = lines[number]
-        if line.rstrip() == b"--" and number not in inside:
-            ended = True
-        if number in inside or line.startswith(_HEADER_LINES):
+        if number not in inside and not ended:
+            check_opening(line, name or "patch", number + 1)
+            ended = line.rstrip() == b"--"
+        if number in inside or line.startswith((b"diff --git ", *GIT_HEADERS)):
             kept.append(line)
-        elif line[:1] in (b" ", b"+", b"-") and line.strip() and not ended:
+        elif line[:1] in (b" ", b"+", b"-", b"@") and line.strip() and not ended:
             raise InvalidInput(
                 "patch has text that belongs to no hunk",
-                where=f"{name}, line {number + 1}",
-                found=line.decode("utf-8", "replace").rstrip(),
+                where=f"{name or 'patch'}, line {number + 1}",
+                found=shown(line),
             )
     return b"".join(kept)
 

@@ -93,3 +93,6 @@ def _print_manifest(manifest: Manifest) -> None:
             for number, file in enumerate(patch.files)
         ],
     )
+    for skipped in manifest.skipped:
+        rules = ", ".join(dict.fromkeys(one.rule for one in skipped.dropped))
+        print_fact("skipped", f"{skipped.name}: patches.drop leaves out all of its files ({rules})")

@@ -23,7 +23,7 @@ from builder.launch.sources import patched_parser
 from builder.launch.systemd import render_unit, unit_name
 from builder.lock import read_lock
 from builder.root import cache_path, find_root
-from builder.series import read_series
+from builder.series import chosen_series
 from builder.spec import read_spec
 from builder.upstream import resolve_upstream
 
@@ -141,9 +141,7 @@ def command(
     read = read_nodes(nodes, iface, network)
     home = find_root(root)
     spec = read_spec(home.spec_path(name))
-    series = read_series(
-        home.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
-    )
+    series = chosen_series(home.patches, spec.patches)
     lock = read_lock([lock_file] if lock_file else home.locks(name))
     chosen = launch_image(image, name, lock, series.digest, Platform.parse(platform) if platform else None)
     progress = Progress()

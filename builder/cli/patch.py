@@ -146,6 +146,8 @@ def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
             click.echo(f"  mended, line {mend.line}: {mend.what}")
         for path, rule in one.dropped:
             click.echo(f"  dropped {path} ({rule})")
+        for path in one.merged:
+            click.echo(f"  merged three ways: {path} (the release has another file than the commit)")
         if one.offsets:
             click.echo(f"  {one.offsets} hunks moved to their lines")
 

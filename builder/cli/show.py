@@ -13,7 +13,7 @@ from builder.cli.output import colors_wanted, json_option, paint, print_json, pr
 from builder.errors import InvalidInput
 from builder.patch import Patch
 from builder.root import find_root
-from builder.series import Series, read_series
+from builder.series import Series, SkippedPatch, chosen_series
 from builder.spec import read_spec
 
 
@@ -28,9 +28,7 @@ def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> N
     """A spec, its series, and where each patch stands upstream; with PATCH, that patch."""
     home = find_root(root)
     spec = read_spec(home.spec_path(name))
-    series = read_series(
-        home.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
-    )
+    series = chosen_series(home.patches, spec.patches)
     if patch is not None:
         _show_patch(series, patch, as_json)
         return
@@ -41,6 +39,7 @@ def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> N
                 "spec": spec.model_dump(mode="json", by_alias=True),
                 "patchset": series.digest,
                 "patches": patches,
+                "skipped": [_facts(one.patch) | _skipped(one) for one in series.skipped],
             }
         )
         return
@@ -56,6 +55,8 @@ def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> N
         ("PATCH", "STATUS", "FILES", "SUBJECT"),
         [(p.name, p.status.word, str(len(p.files)), p.subject) for p in series.patches],
     )
+    for one in series.skipped:
+        click.echo(f"{one.patch.name}: {one.reason}")
 
 
 def _facts(patch: Patch) -> dict[str, object]:
@@ -68,6 +69,13 @@ def _facts(patch: Patch) -> dict[str, object]:
         "depends": list(patch.depends),
         "files": [diff.path for diff in patch.files],
         "sha256": patch.sha256,
+    }
+
+
+def _skipped(one: SkippedPatch) -> dict[str, object]:
+    return {
+        "reason": one.reason,
+        "dropped": [{"path": path, "rule": rule} for path, rule in one.dropped],
     }
 
 

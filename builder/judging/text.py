@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from builder.apply import AppliedSeries, FileChange, PatchReport, try_series
 from builder.diff import FileDiff, Hunk
@@ -22,7 +22,7 @@ from builder.errors import Unavailable
 from builder.gitstore import GitError
 from builder.judging.evidence import HunkEvidence, HunkState, TextEvidence, TextState
 from builder.judging.scratch import Merged, Scratch, ThreeWay
-from builder.placing import PlacedHunk, apply_hunks, place_hunks, places_of, split_lines
+from builder.placing import PlacedHunk, apply_hunks, no_place, place_hunks, places_of, split_lines
 from builder.series import Series
 from builder.source import SourceFile
 from builder.upstream import Upstream
@@ -348,10 +348,9 @@ class _Merger:
             return [HunkEvidence(diff.path, 0, "present" if there.data == wanted else "conflict")]
         if ours is None:
             return [HunkEvidence(diff.path, 0, "present" if diff.kind == "delete" else "gone")]
-        lines = split_lines(ours.data)
         found = []
         for number, hunk in enumerate(diff.hunks, 1):
-            placed, problems = place_hunks(diff.path, [hunk], lines)
+            placed, problems = place_hunks(replace(diff, hunks=(hunk,)), ours)
             if placed:
                 found.append(HunkEvidence(diff.path, number, "carries", placed[0].landed))
                 continue
@@ -404,8 +403,7 @@ def _hunk_evidence(question: _HunkQuestion, result: bytes, clean: bool) -> HunkE
         return HunkEvidence(path, number, "carries", line, others, moved)
     if len(fits) > 1:
         return HunkEvidence(path, number, "ambiguous", places=fits, moved_to=moved)
-    _, problems = place_hunks(path, [question.hunk], lines)
-    details = problems[0].details if problems else ""
+    details = "" if fits else no_place(path, number, question.hunk, lines).details
     return HunkEvidence(path, number, "conflict", places=fits, moved_to=moved, details=details)
 
 

@@ -13,7 +13,7 @@ from builder.probe.harness import Tree
 from builder.probe.trees import DirectoryTree, GitTree, MappingTree
 from builder.releases import release_upstream
 from builder.root import Root
-from builder.series import read_series
+from builder.series import chosen_series
 from builder.spec import read_spec
 from builder.upstream import Upstream, fetch_blobs, resolve_upstream
 
@@ -90,9 +90,7 @@ def find_tree(name: str, root: Root, cache: Path, progress: Progress) -> NamedTr
 
 def _overlay_tree(name: str, root: Root, cache: Path, progress: Progress) -> NamedTree:
     spec = read_spec(root.spec_path(name.removeprefix(_OVERLAY)))
-    series = read_series(
-        root.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
-    )
+    series = chosen_series(root.patches, spec.patches)
     upstream = resolve_upstream(spec.upstream, cache, progress=progress)
     sources = upstream.files(series.paths)
     applied = apply_series(series, sources, upstream.main.store, drop=spec.patches.drop)

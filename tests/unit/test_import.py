@@ -239,7 +239,7 @@ def test_patch_for_another_program_is_refused(workshop: Workshop) -> None:
 
 def test_what_editors_and_mailers_did_is_mended_and_said(workshop: Workshop) -> None:
     """A1, A3, A4, A5 in one file."""
-    broken = (MAIL + DIFF).replace("-1,5 +1,5", "-1,9 +1,7").replace("\n \n", "\n\n").rstrip("\n")
+    broken = (MAIL + DIFF).replace("-1,5 +1,5", "-1,4 +1,3").replace("\n \n", "\n\n").rstrip("\n")
     one = bring(workshop, broken.replace("\n", "\r\n"))
     mended = one["mended"]
     assert isinstance(mended, list)

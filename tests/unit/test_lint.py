@@ -47,11 +47,25 @@ def test_series_in_order_has_no_findings(workshop: Workshop) -> None:
 def test_wrong_counts_are_named_with_line_both_counts_and_the_mend(workshop: Workshop) -> None:
     """A1"""
     path = workshop.add("one", (DEMO, *GOOD))
-    line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -1,6 +1,7 @@")
+    line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -1,4 +1,3 @@")
     finding = next(f for f in lint(workshop, "--offline") if f["rule"] == "hunk-counts")
     assert (finding["line"], finding["mend"]) == (line, "overlay patch refresh demo one")
-    assert "6 old and 7 new" in str(finding["found"])
+    assert "4 old and 3 new" in str(finding["found"])
     assert "5 old and 5 new" in str(finding["expected"])
+
+
+def test_hunk_with_fewer_lines_than_it_counts_is_a_cut_patch(workshop: Workshop) -> None:
+    """What is left of it may be half a function: nothing mends that."""
+    path = workshop.add("one", (DEMO, *GOOD))
+    line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -1,6 +1,7 @@")
+    before = path.read_bytes()
+    finding = only(workshop, "hunk-counts", "--offline")
+    assert (finding["line"], "cut off" in str(finding["what"])) == (line, True)
+    assert "6 old and 7 new" in str(finding["expected"])
+    assert "5 old and 5 new" in str(finding["found"])
+    assert workshop("patch", "lint", "--fix").code == 1
+    assert workshop("patch", "refresh", "demo", "one").code == 1
+    assert path.read_bytes() == before
 
 
 def test_invented_blob_ids_are_said_and_mended(workshop: Workshop) -> None:

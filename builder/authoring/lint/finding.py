@@ -12,6 +12,7 @@ RULES = {
     "line-endings": "The patch's own lines end in LF.",
     "last-newline": "The file ends with a newline.",
     "blank-context": "A blank context line is one space, not nothing.",
+    "blank-line": "No blank line stands between or behind the hunks.",
     "hunk-counts": "A hunk has as many lines as its header counts.",
     "size": "At most 64 KiB and 600 changed lines a patch.",
     "status": "Upstream-Status is there once, of the vocabulary, with the reason its word asks for.",

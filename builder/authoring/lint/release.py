@@ -54,7 +54,9 @@ def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
         diff = next((d for d in report.patch.files if problem.path in (d.old_path, d.new_path)), None)
         line = diff.hunks[problem.hunk - 1].patch_line if diff and problem.hunk else None
         what = f"{problem.path}: {problem.kind}: {problem.what}"
-        yield Finding("applies", _file(home, report), line, what, problem.expected, problem.found)
+        yield Finding(
+            "applies", _file(home, report), line, what, problem.expected, problem.found, problem.hint
+        )
 
 
 def _canonical(home: Home, applied: AppliedSeries, known: Remembered) -> Iterator[Finding]:

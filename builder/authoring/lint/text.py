@@ -65,7 +65,20 @@ def lint_patch(name: str, file: str, data: bytes) -> Iterator[Finding]:
         try:
             parse_patch(name, counted)
         except InvalidInput as error:
-            yield Finding("readable", file, None, error.what, error.expected or "", error.found or "")
+            yield _unreadable(file, error)
+
+
+def _unreadable(file: str, error: InvalidInput) -> Finding:
+    line = error.facts.get("line")
+    return Finding(
+        "hunk-counts" if "hunk" in error.facts else "readable",
+        file,
+        line if isinstance(line, int) else None,
+        error.what,
+        error.expected or "",
+        error.found or "",
+        error.hint or "",
+    )
 
 
 def _size(file: str, lines: list[bytes], size: int) -> Iterator[Finding]:
