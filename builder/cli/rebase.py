@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import name_argument, root_option
+from builder.cli.options import accept_text_option, name_argument, root_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable
 from builder.errors import UsageError
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Take the release from its wheel or from the repository.",
 )
+@accept_text_option
 @root_option
 @json_option
 def command(
@@ -62,6 +63,7 @@ def command(
     worktree: Path | None,
     upstream_url: str | None,
     source: str,
+    accept_text: tuple[str, ...],
     root: Path | None,
     as_json: bool,
 ) -> None:
@@ -88,10 +90,10 @@ def command(
     progress = Progress()
     try:
         if onto is not None:
-            settings = Settings(name, onto, new_name or name, series, upstream_url, source)
+            settings = Settings(name, onto, new_name or name, series, upstream_url, source, accept_text)
             done = start(settings, work, home, cache, say=progress)
         else:
-            done = resume(name, work, home, cache, say=progress)
+            done = resume(name, work, home, cache, accept_text=accept_text, say=progress)
     finally:
         progress.close()
     if as_json:
@@ -110,9 +112,13 @@ def _print(done: Rebased) -> None:
         )
         for move in done.moves
     ]
-    rows += [(name, "", "left out: nothing was left of it") for name in done.dropped]
+    rows += [(name, "", f"left out: {how}") for name, how in done.dropped.items()]
     rows += [(name, "", f"left out: {why}") for name, why in done.retired.items()]
     print_table(("PATCH", "PROBE", "HOW"), rows)
+    for name, others in done.untied.items():
+        click.echo(
+            printable(f"{name}: Overlay-Depends: {', '.join(others)} is taken out: {done.series} has it")
+        )
     for move in done.moves:
         if move.range_diff:
             click.echo(printable(f"\n{move.range_diff}"), nl=False)

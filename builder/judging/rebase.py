@@ -14,21 +14,21 @@ from builder.apply import apply_series
 from builder.authoring.canonical import Draft, write_patches
 from builder.authoring.head import Head
 from builder.errors import InvalidInput, PatchConflict, ProbeFailed, UsageError
-from builder.judging.judge import judge, says_no_probe
+from builder.judging.judge import check_accept_text, judge, says_no_probe
 from builder.judging.retire import CHANGELOG, today, with_changelog
 from builder.judging.subject import read_subject
 from builder.judging.target import Target, find_target
-from builder.judging.verdict import NEEDS_A_PERSON
+from builder.judging.verdict import NEEDS_A_PERSON, NOT_ON_TEXT_ALONE, TAKEN_BY_UPSTREAM
 from builder.judging.witness import Witness
-from builder.judging.worktree import Carried, State, WorkTree
+from builder.judging.worktree import NAME_TRAILER, Carried, State, WorkTree
 from builder.patch import Patch, parse_patch
 from builder.probe.harness import Answer
 from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree
 from builder.releases import known_releases, releases_after
 from builder.root import Root
-from builder.series import Series, check_depends
-from builder.spec import Spec, UpstreamSpec
+from builder.series import Series, check_depends, read_series
+from builder.spec import Spec, UpstreamSpec, read_spec
 from builder.specedit import SpecText, bumped
 from builder.transaction import write_all
 
@@ -46,6 +46,7 @@ class Settings:
         series: the directory below ``patches/`` that is written; None for the release's name.
         url: a mirror or local path of the upstream repository.
         source: ``wheel``, ``repository`` or ``auto``.
+        accept_text: patches without a probe that are left out on text alone.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Settings:
     series: str | None = None
     url: str | None = None
     source: str = "auto"
+    accept_text: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,18 @@ class Rebased:
         settings: what was asked for.
         series: where the patches are now.
         moves: the patches that were carried.
-        dropped: those whose changes the release has, found while carrying.
+        dropped: those that were left out while carrying, and how: merged to nothing, or by hand.
         retired: those that were left out, and why.
+        untied: patches that do not depend any more on others that are left out, and on which.
         base_unpinned: the base image's digests were of the old release and are gone from the spec.
     """
 
     settings: Settings
     series: str
     moves: tuple[Move, ...]
-    dropped: tuple[str, ...]
+    dropped: Mapping[str, str]
     retired: Mapping[str, str]
+    untied: Mapping[str, tuple[str, ...]]
     base_unpinned: bool
 
     def as_json(self) -> dict[str, Any]:
@@ -102,8 +106,9 @@ class Rebased:
             "overlay": self.settings.new_name,
             "series": self.series,
             "patches": [move.as_json() for move in self.moves],
-            "dropped": list(self.dropped),
+            "dropped": dict(self.dropped),
             "retired": dict(self.retired),
+            "untied": {name: list(others) for name, others in self.untied.items()},
             "base_unpinned": self.base_unpinned,
         }
 
@@ -131,7 +136,16 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
     _check_room(settings, series, home)
     known = list(known_releases(home.path))
     between = _between(settings, spec, target, home, cache, say)
-    report = judge(subject, [*between, target], home.probes, cache, known=known, say=say)
+    check_accept_text(settings.accept_text, [subject.series], home.probes)
+    report = judge(
+        subject,
+        [*between, target],
+        home.probes,
+        cache,
+        known=known,
+        accept_text=settings.accept_text,
+        say=say,
+    )
     found_there = report.on(target.name)
     retired = {
         found.patch: f"{found.verdict.word} since {found.evidence.history or found.target}: "
@@ -140,20 +154,30 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
         if found.verdict.retirable
     }
     keep = [patch.name for patch in subject.series.patches if patch.name not in retired]
+    needless = [
+        found.patch
+        for found in found_there
+        if found.patch in retired and found.verdict.word not in TAKEN_BY_UPSTREAM
+    ]
     say("making a work tree")
     reports = report.merged[target.name].applied.reports
     asked: dict[str, Any] = dict(vars(settings)) | {"series": series}
     to_rework = [found.patch for found in found_there if found.verdict.word in NEEDS_A_PERSON]
-    tree = WorkTree.create(work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework)
+    tree = WorkTree.create(
+        work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework, needless
+    )
     return _go_on(tree, home, cache, say)
 
 
-def resume(name: str, work: Path, home: Root, cache: Path, *, say: Say) -> Rebased:
+def resume(
+    name: str, work: Path, home: Root, cache: Path, *, accept_text: Sequence[str] = (), say: Say
+) -> Rebased:
     """Go on with a rebase after a person has looked.
 
     Args:
         name: the overlay.
         work: its work tree.
+        accept_text: more patches without a probe that are left out on text alone.
         home, cache, say: as in :func:`start`.
 
     Raises:
@@ -164,8 +188,20 @@ def resume(name: str, work: Path, home: Root, cache: Path, *, say: Say) -> Rebas
     if tree.state().settings["name"] != name:
         other = str(tree.state().settings["name"])
         raise InvalidInput("the work tree is of another overlay", where=str(work), found=other)
+    _accept(tree, accept_text, home)
     tree.resume()
     return _go_on(tree, home, cache, say)
+
+
+def _accept(tree: WorkTree, names: Sequence[str], home: Root) -> None:
+    """Note what a person retires on text alone."""
+    if not names:
+        return
+    state = tree.state()
+    series = read_series(home.patches / read_spec(home.spec_path(state.settings["name"])).patches.series)
+    check_accept_text(names, [series], home.probes)
+    accepted = [*state.settings.get("accept_text", ()), *names]
+    tree.write_state(replace(state, settings=dict(state.settings) | {"accept_text": accepted}))
 
 
 def abort(work: Path) -> None:
@@ -182,23 +218,26 @@ def abort(work: Path) -> None:
 def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
     say("carrying patches")
     state = tree.carry()
-    settings = Settings(**state.settings)
+    settings = Settings(
+        **dict(state.settings) | {"accept_text": tuple(state.settings.get("accept_text", ()))}
+    )
     subject, spec = read_subject(settings.name, home, cache, url=settings.url, progress=say)
     target = _target(settings, spec, home, cache, say)
     patches = {patch.name: patch for patch in subject.series.patches}
     carried = tree.carried()
     moves = _moves(tree, state, carried, target, home, cache, say)
     _check_accepted(tree, state, moves, patches)
-    written = _written(carried, moves)
+    dropped = _dropped(tree, state, settings, carried, patches, home, cache)
+    untied = _untied(tree, state, carried, dropped)
+    written = _written(carried, moves, untied)
     series = str(state.settings["series"])
     rebased = Series(series, tuple(parse_patch(name, data) for name, data in written.items()))
     check_depends(rebased)
     apply_series(rebased, target.upstream.files(rebased.paths), tree.store, drop=spec.patches.drop)
-    changes, unpinned = _changes(settings, spec, target, state, written, home)
+    changes, unpinned = _changes(settings, spec, target, state, written, dropped, home)
     write_all(home.path, changes)
     tree.remove()
-    dropped = tuple(name for name in state.order if name not in written)
-    return Rebased(settings, series, tuple(moves), dropped, state.retired, unpinned)
+    return Rebased(settings, series, tuple(moves), dropped, state.retired, untied, unpinned)
 
 
 def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -> Target:
@@ -323,6 +362,102 @@ def _check_accepted(
     )
 
 
+def _dropped(
+    tree: WorkTree,
+    state: State,
+    settings: Settings,
+    carried: Sequence[Carried],
+    patches: Mapping[str, Patch],
+    home: Root,
+    cache: Path,
+) -> dict[str, str]:
+    """The patches of which nothing is left although no verdict retired them, and how that came.
+
+    What a person left out in the work tree is left out. What git merged to nothing goes by the rule that
+    ``overlay diff`` has: by its probe, and without one not on text alone.
+
+    Raises:
+        PatchConflict: one may not be left out on what is known; it names them all.
+    """
+    there = {patch.name for patch in carried}
+    result = GitTree(tree.store.path, tree.head())
+    found: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    with Witness(home.probes, cache) as witness:
+        for name in state.order:
+            if name in there:
+                continue
+            if name not in state.emptied:
+                found[name] = "by hand"
+            elif witness.has_probe(name):
+                answer = witness.ask(name, result)
+                said = f"nothing is left of it when merged, and its probe says {answer.state}"
+                if answer.state == "fixed":
+                    found[name] = said
+                else:
+                    kept[name] = f"{said}: {answer.evidence}"
+            elif says_no_probe(patches[name]) or name in settings.accept_text:
+                found[name] = "nothing is left of it when merged; it has no probe"
+            else:
+                kept[name] = f"nothing is left of it when merged; {NOT_ON_TEXT_ALONE}"
+    if kept:
+        unsaid = [name for name, why in kept.items() if why.endswith(NOT_ON_TEXT_ALONE)]
+        accept = " ".join(f"--accept-text {name}" for name in unsaid)
+        raise PatchConflict(
+            "a patch was merged to nothing, and may not be left out for that" if len(kept) == 1
+            else f"{len(kept)} patches were merged to nothing, and may not be left out for that",
+            where=str(tree.path),
+            found="; ".join(f"{name}: {why}" for name, why in kept.items()),
+            hint=f"look at the release's own lines; then overlay rebase {settings.name} --continue {accept}"
+            if unsaid
+            else f"commit there what mends it, with a trailer {NAME_TRAILER}: NAME, then --continue",
+            facts={"worktree": str(tree.path), "patches": kept},
+        )  # fmt: skip
+    return found
+
+
+def _untied(
+    tree: WorkTree, state: State, carried: Sequence[Carried], dropped: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """The patches whose ``Overlay-Depends`` name others that are left out, since upstream has those.
+
+    Raises:
+        PatchConflict: one is left out for another reason, so nobody knows whether those on it still work.
+    """
+    left_out = {*state.retired, *dropped}
+    not_there = {*state.needless, *(name for name, how in dropped.items() if how == "by hand")}
+    untied: dict[str, tuple[str, ...]] = {}
+    broken: dict[str, list[str]] = {}
+    for patch in carried:
+        depends = [name for value in _depends(patch.head) for name in value if name in left_out]
+        if lost := [name for name in depends if name in not_there]:
+            broken[patch.name] = lost
+        elif depends:
+            untied[patch.name] = tuple(depends)
+    if broken:
+        lost = sorted({name for names in broken.values() for name in names})
+        why = {name: state.retired.get(name) or f"left out {dropped[name]}" for name in lost}
+        raise PatchConflict(
+            "a patch needs one that is left out, and that the release does not have",
+            where=str(tree.path),
+            expected=f"{', '.join(lost)} merged or fixed there, or carried",
+            found="; ".join(
+                [f"{name}: Overlay-Depends: {', '.join(names)}" for name, names in broken.items()]
+                + [f"{name}: {said}" for name, said in why.items()]
+            ),
+            hint="carry it too, or look whether the patch works without it and take the trailer out of its "
+            "commit's message (git rebase -i, reword); then --continue",
+            facts={"worktree": str(tree.path), "patches": broken, "left_out": why},
+        )
+    return untied
+
+
+def _depends(head: Head) -> list[list[str]]:
+    """The names in the ``Overlay-Depends`` trailers."""
+    values = (value for key, value in head.trailers() if key.lower() == "overlay-depends")
+    return [[name for name in re.split(r"[,\s]+", value) if name] for value in values]
+
+
 def _lines(diff: bytes) -> list[bytes]:
     """A diff without what only says where it is."""
     return [re.sub(rb"^@@ .*", b"@@", line) for line in diff.split(b"\n") if not line.startswith(b"index ")]
@@ -331,22 +466,26 @@ def _lines(diff: bytes) -> list[bytes]:
 # --- what is written ----------------------------------------------------------------------------------------
 
 
-def _written(carried: Sequence[Carried], moves: Sequence[Move]) -> dict[str, bytes]:
+def _written(
+    carried: Sequence[Carried], moves: Sequence[Move], untied: Mapping[str, tuple[str, ...]]
+) -> dict[str, bytes]:
     """The patch files by name, canonical; their date moves only where their content did."""
     changed = {move.name for move in moves if move.changed}
-    names = {patch.name for patch in carried}
-    drafts = [Draft(p.name, _head(p.head, p.name in changed, names), p.before, p.after) for p in carried]
+    drafts = [
+        Draft(p.name, _head(p.head, p.name in changed, untied.get(p.name, ())), p.before, p.after)
+        for p in carried
+    ]
     return {draft.name: data for draft, data in zip(drafts, write_patches(drafts), strict=True)}
 
 
-def _head(head: Head, changed: bool, names: set[str]) -> Head:
+def _head(head: Head, changed: bool, untied: Sequence[str]) -> Head:
     lines = []
     for line in head.text.split(b"\n"):
         key, colon, value = line.partition(b":")
         if colon and key == b"Last-Update" and changed:
             line = b"Last-Update: " + today().isoformat().encode()
-        elif colon and key == b"Overlay-Depends":
-            left = [name for name in re.split(r"[,\s]+", value.decode()) if name in names]
+        elif colon and key.lower() == b"overlay-depends":
+            left = [name for name in re.split(r"[,\s]+", value.decode()) if name and name not in untied]
             if not left:
                 continue
             line = b"Overlay-Depends: " + ", ".join(left).encode()
@@ -358,14 +497,20 @@ def _head(head: Head, changed: bool, names: set[str]) -> Head:
 
 
 def _changes(
-    settings: Settings, spec: Spec, target: Target, state: State, written: Mapping[str, bytes], home: Root
+    settings: Settings,
+    spec: Spec,
+    target: Target,
+    state: State,
+    written: Mapping[str, bytes],
+    dropped: Mapping[str, str],
+    home: Root,
 ) -> tuple[dict[PurePosixPath, bytes | None], bool]:
     series = str(state.settings["series"])
     directory = PurePosixPath("patches") / series
     changes: dict[PurePosixPath, bytes | None] = {
         directory / f"{name}.patch": data for name, data in written.items()
     }
-    changes[directory / "series"] = _series_file(settings, spec, series, state, written)
+    changes[directory / "series"] = _series_file(settings, spec, series, state, written, dropped)
     path = home.spec_path(settings.name)
     text = SpecText(path, path.read_bytes().decode("utf-8"))
     unpinned = _move_spec(text, settings, spec, target, series)
@@ -375,7 +520,8 @@ def _changes(
     log = home.path / CHANGELOG
     before = log.read_text("utf-8") if log.is_file() else ""
     version = text.get(("version",)) or ""
-    left_out = f"; left out: {', '.join(state.retired)}" if state.retired else ""
+    names = [*state.retired, *dropped]
+    left_out = f"; left out: {', '.join(names)}" if names else ""
     moved = f"{spec.upstream.release} to {series}, {len(written)} patches{left_out}"
     line = f"{settings.new_name} {version}: {moved}"
     changes[CHANGELOG] = with_changelog(before, today(), line).encode()
@@ -383,14 +529,18 @@ def _changes(
 
 
 def _series_file(
-    settings: Settings, spec: Spec, series: str, state: State, written: Mapping[str, bytes]
+    settings: Settings,
+    spec: Spec,
+    series: str,
+    state: State,
+    written: Mapping[str, bytes],
+    dropped: Mapping[str, str],
 ) -> bytes:
     lines = [f"# SGLang {series}, carried from {spec.patches.series} by overlay rebase {settings.name}.", "#"]
     for name, why in state.retired.items():
         lines.append(f"# {name} is left out: {' '.join(why.split())[:300]}")
-    for name in state.order:
-        if name not in written:
-            lines.append(f"# {name} is left out: nothing was left of it")
+    for name, how in dropped.items():
+        lines.append(f"# {name} is left out: {' '.join(how.split())[:300]}")
     return "".join(f"{line}\n" for line in [*lines, *(f"{name}.patch" for name in written)]).encode()
 
 

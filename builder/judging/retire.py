@@ -17,6 +17,7 @@ from builder.authoring.series_file import read_series_lines
 from builder.errors import InvalidInput
 from builder.judging.judge import Judgement, Report
 from builder.judging.markdown import evidence_rows
+from builder.judging.verdict import TAKEN_BY_UPSTREAM
 from builder.patch import Patch
 from builder.root import Root
 from builder.series import Series
@@ -155,8 +156,17 @@ def _applied(patch: Patch, judgement: Judgement) -> str:
 
 
 def _check_rest(report: Report, retired: Mapping[str, Judgement]) -> None:
-    """The patches that stay must apply without those that go."""
+    """The patches that stay must apply without those that go, and lose nothing that they depend on."""
     subject = report.subject
+    needless = {name for name, found in retired.items() if found.verdict.word not in TAKEN_BY_UPSTREAM}
+    stay = [patch for patch in subject.series.patches if patch.name not in retired]
+    if broken := {p.name: lost for p in stay if (lost := sorted(set(p.depends) & needless))}:
+        raise InvalidInput(
+            "a patch that stays needs one that goes, and that the release does not have",
+            where=f"patches/{subject.series.name}",
+            found="; ".join(f"{name}: Overlay-Depends: {', '.join(lost)}" for name, lost in broken.items()),
+            hint="take the trailer out where the patch works without it",
+        )
     rest = Series(subject.series.name, tuple(p for p in subject.series.patches if p.name not in retired))
     tried = try_series(rest, subject.pin.files(rest.paths), drop=subject.drop)
     if tried.failed:

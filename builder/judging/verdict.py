@@ -11,7 +11,11 @@ from builder.probe.harness import Answer
 Word = Literal["merged", "fixed-by-dependency", "obsolete", "carry", "rework", "partial", "unknown"]
 
 RETIRABLE: frozenset[Word] = frozenset({"merged", "fixed-by-dependency", "obsolete"})
+TAKEN_BY_UPSTREAM: frozenset[Word] = frozenset({"merged", "fixed-by-dependency"})
+"""What a patch does is done there all the same, so that patches on top of it lose nothing."""
 NEEDS_A_PERSON: frozenset[Word] = frozenset({"rework", "unknown"})
+
+NOT_ON_TEXT_ALONE = "it has no probe and does not say why: not retired on text alone"
 
 MEANINGS: dict[Word, str] = {
     "merged": "upstream has it, in these or other words",
@@ -70,9 +74,7 @@ def decide(
 
 
 def _by_text(text: TextEvidence, without_probe: bool) -> Verdict:
-    said = "the patch has no probe" + (
-        "" if without_probe else " and does not say why: not retired on text alone"
-    )
+    said = "it has no probe" if without_probe else NOT_ON_TEXT_ALONE
     if text.state == "merged":
         return Verdict("merged", f"nothing is left of it when merged; {said}", retirable=without_probe)
     if text.state == "partial":

@@ -29,6 +29,7 @@ from builder.wholefile import write_whole
 
 NAME_TRAILER = "Overlay-Patch"
 _STATE = "overlay-rebase.json"
+_LISTS = ("order", "shown", "to_rework", "needless", "emptied")
 _MERGE = (
     "-c",
     "merge.directoryRenames=false",
@@ -53,6 +54,8 @@ class State:
         stopped: the patch that conflicted, and HEAD before it.
         shown: merges that a person was shown and has to accept.
         to_rework: the patches that were judged to need a person.
+        needless: those among ``retired`` that upstream has not: it needs them no more for another reason.
+        emptied: patches of which git left nothing when it merged them; no person left those out.
     """
 
     order: tuple[str, ...]
@@ -64,6 +67,8 @@ class State:
     stopped: tuple[str, str] | None = None
     shown: tuple[str, ...] = ()
     to_rework: tuple[str, ...] = ()
+    needless: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class WorkTree:
         settings: Mapping[str, Any],
         retired: Mapping[str, str],
         to_rework: Sequence[str] = (),
+        needless: Sequence[str] = (),
     ) -> WorkTree:
         """Make it: the new release checked out, the patches as commits on the old one.
 
@@ -106,6 +112,7 @@ class WorkTree:
             settings: what the command line asked for.
             retired: the patches that are left out, and why.
             to_rework: the patches that were judged to need a person.
+            needless: those of the retired that upstream has not.
 
         Raises:
             InvalidInput: there is something at the path.
@@ -130,7 +137,8 @@ class WorkTree:
         base = tree._commit(f"{target.main.commit}^{{tree}}", None, b"upstream\n", {})
         tree.git("reset", "--quiet", "--hard", base)
         originals = tree._originals(pin, reports, keep)
-        tree.write_state(State(tuple(keep), originals, base, settings, retired, to_rework=tuple(to_rework)))
+        state = State(tuple(keep), originals, base, settings, retired)
+        tree.write_state(replace(state, to_rework=tuple(to_rework), needless=tuple(needless)))
         draft.rename(path)
         return cls(path)
 
@@ -153,7 +161,7 @@ class WorkTree:
                 "there is no rebase to go on with", where=str(self.path), hint="start one with --onto RELEASE"
             ) from error
         stopped = tuple(value.pop("stopped") or ()) or None
-        lists = {key: tuple(value.pop(key)) for key in ("order", "shown", "to_rework")}
+        lists = {key: tuple(value.pop(key, ())) for key in _LISTS}
         return State(stopped=stopped, **lists, **value)  # type: ignore[arg-type]
 
     def write_state(self, state: State) -> None:
@@ -180,6 +188,7 @@ class WorkTree:
                 raise self._conflict(name, error) from error
             if self._tree_of("HEAD") == self._tree_of(head):
                 self.git("reset", "--quiet", "--hard", head)  # the release has all of it
+                state = replace(state, emptied=(*state.emptied, name))
             state = replace(state, next=state.next + 1)
             self.write_state(state)
         return state

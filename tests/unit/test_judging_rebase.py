@@ -173,3 +173,108 @@ def test_release_that_nobody_can_pin_is_refused(lab: Lab, tmp_path: Path) -> Non
     root = write_root(lab, tmp_path / "root", pin, patches)
     done = overlay(lab, root, "rebase", "demo", "--onto", f"{lab.repository}@v1.0.0")
     assert (done.returncode, "a spec cannot pin this" in done.stderr) == (2, True)
+
+
+# --- what is left out, and what that asks of the others -----------------------------------------------------
+
+
+def no_probes(lab: Lab, *trailers: str) -> tuple[str, list[Patch]]:
+    pin = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v1.0.0")
+    p0 = lab.patch("p0", pin, {DEMO: P0_AFTER}, *trailers)
+    lab.probe("p1", OTHER_PROBE)
+    p1 = lab.patch("p1", pin, {OTHER: b"x = 2\n"}, "Overlay-Depends: p0")
+    lab.commit({DEMO: P0_AFTER}, "mend f (#5)", tag="v1.1.0")
+    return pin, [p0, p1]
+
+
+def test_text_alone_leaves_nothing_out_in_any_of_the_three(lab: Lab, tmp_path: Path) -> None:
+    pin, patches = no_probes(lab)
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    before = files_of(root)
+    shown = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.1.0")
+    assert "can be retired" not in shown.stdout
+    assert "not retired on text alone (" in shown.stdout
+    done = rebase(lab, root, "--onto", "v1.1.0")
+    assert done.returncode == 3
+    for said in (shown.stdout, done.stderr):
+        assert "it has no probe and does not say why: not retired on text alone" in said
+    assert "overlay rebase demo --continue --accept-text p0" in done.stderr
+    assert rebase(lab, root, "--continue").returncode == 3
+    assert files_of(root) == before
+    done = rebase(lab, root, "--continue", "--accept-text", "p0")
+    assert done.returncode == 0, done.stderr
+    assert "left out: nothing is left of it when merged; it has no probe" in done.stdout
+    assert "p1: Overlay-Depends: p0 is taken out: v1.1.0 has it" in done.stdout
+    assert "# p0 is left out: nothing is left of it" in (root / "patches/v1.1.0/series").read_text()
+    assert read_series_file(root / "patches/v1.1.0") == ["p1"]
+
+
+@pytest.mark.parametrize(
+    ("trailers", "options"),
+    [(("Overlay-Probe: none [docs]",), ()), ((), ("--accept-text", "p0"))],
+    ids=["the patch says it", "the user says it"],
+)
+def test_text_alone_is_enough_where_somebody_says_so(
+    lab: Lab, tmp_path: Path, trailers: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    pin, patches = no_probes(lab, *trailers)
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    shown = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.1.0", *options)
+    assert "can be retired (" in shown.stdout
+    done = rebase(lab, root, "--onto", "v1.1.0", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["retired"]["p0"].startswith("merged since")
+    assert json.loads(done.stdout)["untied"] == {"p1": ["p0"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("p1", "the patch has a probe, and that decides"), ("p9", "there is no patch of this name to accept")],
+)
+def test_accepting_what_cannot_be_accepted_is_refused(lab: Lab, tmp_path: Path, name: str, what: str) -> None:
+    pin, patches = no_probes(lab)
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    for command in (("diff", "demo"), ("rebase", "demo", "--onto", "v1.1.0")):
+        done = overlay(lab, root, *command, "--upstream-url", str(lab.repository), "--accept-text", name)
+        assert (done.returncode, what in done.stderr) == (1, True)
+
+
+def test_patch_that_depends_on_an_obsolete_one_is_not_carried(lab: Lab, tmp_path: Path) -> None:
+    pin, patches = two_patches(lab)
+    lab.commit({DEMO: b"def caller():\n    return 4\n"}, "drop f", tag="v1.1.0")
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    before = files_of(root)
+    done = rebase(lab, root, "--onto", "v1.1.0")
+    assert done.returncode == 3
+    assert "p1: Overlay-Depends: p0; p0: obsolete since" in done.stderr
+    assert files_of(root) == before
+    message = in_work_tree(lab, "log", "-1", "--format=%B").replace("Overlay-Depends: p0\n", "")
+    in_work_tree(lab, "commit", "--quiet", "--amend", "-m", message)
+    done = rebase(lab, root, "--continue")
+    assert done.returncode == 0, done.stderr
+    assert read_series_file(root / "patches/v1.1.0") == ["p1"]
+
+
+def test_patch_that_depends_on_one_left_out_by_hand_is_not_carried(lab: Lab, conflicting: Path) -> None:
+    assert rebase(lab, conflicting, "--onto", "v1.1.0").returncode == 3
+    in_work_tree(lab, "checkout", "--quiet", "HEAD", "--", DEMO)
+    done = rebase(lab, conflicting, "--continue")
+    assert done.returncode == 3
+    assert "p1: Overlay-Depends: p0; p0: left out by hand" in done.stderr
+    assert not (conflicting / "patches/v1.1.0").exists()
+
+
+def test_retiring_a_needless_patch_that_another_depends_on_is_refused(lab: Lab, tmp_path: Path) -> None:
+    pin = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v0.9.0")
+    lab.probe("p0")
+    lab.probe("p1", OTHER_PROBE)
+    patches = [
+        lab.patch("p0", pin, {DEMO: P0_AFTER}),
+        lab.patch("p1", pin, {OTHER: b"x = 2\n"}, "Overlay-Depends: p0"),
+    ]
+    pin = lab.commit({DEMO: b"def caller():\n    return 4\n"}, tag="v1.0.0")
+    root = write_root(lab, tmp_path / "root", pin, patches)
+    before = files_of(root)
+    done = overlay(lab, root, "diff", "demo", "--retire")
+    assert (done.returncode, "p1: Overlay-Depends: p0" in done.stderr) == (1, True)
+    assert files_of(root) == before
