@@ -201,9 +201,9 @@ def _targets(
         asked = partial(find_targets, spec, subject, upstreams, cache, url=url, source=source)
         found = asked(root=root, history=history, progress=progress)
     if images:
-        from builder.judging.imagetree import image_target
+        from builder.judging.imagetree import upstream_image_target
 
-        found += [image_target(image, cache, progress.transfer, warn) for image in images]
+        found += [upstream_image_target(image, cache, progress.transfer, warn) for image in images]
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from builder.bake import LABEL, OCI
 from builder.base import Base
 from builder.errors import ImageMismatch
 from builder.gitstore import GitStore, TreeEntry
@@ -14,6 +15,7 @@ from builder.image.reference import parse_location
 from builder.image.registry import Network
 from builder.image.rootfs import Files, Found
 from builder.judging.target import Target
+from builder.manifest import MANIFEST_PATH
 from builder.source import SourceFile
 from builder.trust.subject import LayeredImage, open_images
 from builder.upstream import Mount, Upstream
@@ -22,6 +24,7 @@ MAX_FILES = 50_000
 MAX_FILE_BYTES = 8 << 20
 # Names the way in which images are read: another way makes other trees of the same images.
 _REFS = "refs/images-2"
+_WITHOUT_OVERLAY = "refs/images-without-overlay"
 
 
 def image_target(text: str, cache: Path, progress: ByteProgress, warn: Callable[[str], None]) -> Target:
@@ -45,6 +48,48 @@ def image_target(text: str, cache: Path, progress: ByteProgress, warn: Callable[
         images = open_images(location, open_source(location, network), identifier_of(location))
         commit = _commit_of(images, store, cache, progress)
     return Target(text, Upstream(text, "image", (Mount("", store, commit),)))
+
+
+def upstream_image_target(
+    text: str, cache: Path, progress: ByteProgress, warn: Callable[[str], None]
+) -> Target:
+    """The source in an image that holds upstream's and no overlay (see :func:`image_target`).
+
+    Raises:
+        ImageMismatch: its labels or a manifest in it say that it holds an overlay: nothing can be learnt from
+            it about upstream.
+    """
+    location = parse_location(text)
+    store = GitStore.create(cache / "images.git")
+    with Network(warn=warn) as network:
+        for image in open_images(location, open_source(location, network), identifier_of(location)):
+            _check_without_overlay(LayeredImage(image, cache, progress), store)
+    return image_target(text, cache, progress, warn)
+
+
+def _check_without_overlay(image: LayeredImage, store: GitStore) -> None:
+    labels = image.labels
+    reference = f"{_WITHOUT_OVERLAY}/{str(image.digest).partition(':')[2]}"
+    if any(name.startswith(f"{LABEL}.") for name in labels):
+        patches = ", ".join(labels.get(f"{LABEL}.patches", "").split())
+        base = (labels.get(f"{OCI}.base.name", ""), labels.get(f"{OCI}.base.digest", ""))
+        found = f"{labels.get(f'{LABEL}.name', 'an overlay')} with {patches or 'no patches named'}"
+        raise _holds_an_overlay(image, found, f"--image {'@'.join(base)}" if all(base) else "")
+    if store.resolve(reference, "tree"):
+        return
+    if image.read_manifest_file() is not None:
+        raise _holds_an_overlay(image, f"{MANIFEST_PATH} in it", "")
+    store.git("update-ref", reference, store.git("mktree").decode().strip())
+
+
+def _holds_an_overlay(image: LayeredImage, found: str, base: str) -> ImageMismatch:
+    return ImageMismatch(
+        "the image holds an overlay already: its source says nothing about upstream",
+        where=image.name,
+        expected="an image with upstream's own source",
+        found=found,
+        hint=f"ask about {base or 'the base that it was made from'}; overlay inspect shows what is in it",
+    )
 
 
 def _commit_of(images: Sequence[Base], store: GitStore, cache: Path, progress: ByteProgress) -> str:
