@@ -337,7 +337,7 @@ class WorkTree:
     @property
     def overlay(self) -> str:
         """The overlay that is rebased; ``NAME`` where the tree's state does not say."""
-        return self.state().settings.get("name", "NAME")
+        return str(self.state().settings.get("name", "NAME"))
 
     def _unmerged(self) -> list[str]:
         out = self.git("diff", "--name-only", "--diff-filter=U", "-z")
