@@ -329,6 +329,25 @@ class Opaque:
         return f"<{self._opaque_name}>"
 
 
+class Instance(Opaque):
+    """An object of a class of the tree that was never made: its methods are the real ones.
+
+    Args:
+        of: the class, as :class:`Program` gives it.
+        attributes: the attributes that are known, by name; the others are opaque.
+    """
+
+    def __init__(self, of: type, **attributes: Any) -> None:
+        super().__init__(of.__name__, **attributes)
+        object.__setattr__(self, "_opaque_class", of)
+
+    def __getattr__(self, name: str) -> Any:
+        found = inspect.getattr_static(self._opaque_class, name, None)
+        if isinstance(found, types.FunctionType | staticmethod | classmethod | property):
+            return found.__get__(self, self._opaque_class)
+        return super().__getattr__(name)
+
+
 def _computed(self: Opaque, *others: object) -> Opaque:
     return Opaque(f"a value computed from {self._opaque_name}")
 
