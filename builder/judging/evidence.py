@@ -9,7 +9,53 @@ from typing import Any, Literal
 from builder.probe.harness import Answer
 
 HunkState = Literal["present", "carries", "ambiguous", "conflict", "gone"]
+Proof = Literal["lines", "syntax", "no code", "hint"]
+TextProof = Literal["merge", "lines", "syntax", "earlier release"]
 TextState = Literal["merged", "carries", "moves", "partial", "conflict", "gone"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a target has already of a hunk that does not merge to nothing, or merges twice.
+
+    Args:
+        proof: ``lines`` (the added lines stand in the same definition, between the same neighbours, and no
+            removed one is left), ``syntax`` (the definition is equal to the patched one but for what does not
+            change what it does), ``no code`` (the hunk changes nothing but such things), ``hint`` (lines of
+            it stand there; that is no proof).
+        definition: the function, class or name that it is in.
+        path: the file in the target.
+        lines: first and last line of each run there, from 1.
+        said: one sentence.
+    """
+
+    proof: Proof
+    definition: str
+    path: str
+    lines: tuple[tuple[int, int], ...]
+    said: str
+
+    @property
+    def place(self) -> str:
+        """The file and its lines, as an editor takes them."""
+        spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.lines)
+        return f"{self.path}:{spans}" if spans else self.path
+
+    def __str__(self) -> str:
+        return f"{self.place}, in {self.definition}: {self.said}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Lines of a file, first and last of each run, from 1, and the definition that they are in."""
+
+    path: str
+    definition: str
+    lines: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.lines)
+        return f"{self.path}:{spans}, in {self.definition}"
 
 
 @dataclass(frozen=True)
@@ -26,6 +72,8 @@ class HunkEvidence:
         places: the other lines at which its pre-image stands, from 1.
         moved_to: the file's name in the target, when it is another.
         details: the differing lines of a conflict.
+        standing: what the target has of it already, where merging does not say so.
+        went_to: where lines that it removes stand now, each at this one place only.
     """
 
     path: str
@@ -35,6 +83,8 @@ class HunkEvidence:
     places: tuple[int, ...] = ()
     moved_to: str | None = None
     details: str = ""
+    standing: Standing | None = None
+    went_to: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +99,9 @@ class TextEvidence:
         renames: files that moved, old name to new.
         merged_lines: it carried by a three-way merge in files that the target changed, not by itself.
         note: what the reader should know of how this was found.
+        since: the earlier release in which it was merged as it is, where the target has changed it since.
+        went_on: nothing of what it changes is as it was before the patch: what was merged once was not taken
+            back.
     """
 
     state: TextState
@@ -56,11 +109,51 @@ class TextEvidence:
     renames: Mapping[str, str] = field(default_factory=dict)
     merged_lines: bool = False
     note: str = ""
+    since: str = ""
+    went_on: bool = False
 
     @property
     def carried(self) -> bool:
         """Whether the target with the patch in it exists."""
         return self.state in ("carries", "moves", "partial")
+
+    @property
+    def proof(self) -> TextProof | None:
+        """By what it is known to be merged; the weakest kind where its hunks differ, None where it is not."""
+        if self.state != "merged":
+            return None
+        proofs = {hunk.standing.proof for hunk in self.hunks if hunk.standing is not None}
+        if self.since:
+            return "earlier release"
+        return "lines" if "lines" in proofs else "syntax" if "syntax" in proofs else "merge"
+
+    @property
+    def hints(self) -> tuple[Standing, ...]:
+        """What stands in the target of hunks that are not known to be there."""
+        return tuple(
+            hunk.standing
+            for hunk in self.hunks
+            if hunk.state != "present" and hunk.standing is not None and hunk.standing.proof == "hint"
+        )
+
+    @property
+    def went_to(self) -> tuple[Place, ...]:
+        """Where code that the patch changes stands now."""
+        return tuple(dict.fromkeys(place for hunk in self.hunks for place in hunk.went_to))
+
+    @property
+    def how(self) -> str:
+        """How it is merged, with the places; empty where it is not."""
+        if self.state != "merged":
+            return ""
+        if self.since:
+            return f"merged in {self.since}, changed since"
+        standings = [hunk.standing for hunk in self.hunks if hunk.standing is not None]
+        shown = [str(standing) for standing in standings if standing.proof in ("lines", "syntax")]
+        if not shown:
+            return "nothing is left of it when merged"
+        more = f"; and {len(shown) - 2} hunks more" if len(shown) > 2 else ""
+        return "; ".join(shown[:2]) + more
 
     def __str__(self) -> str:
         present = sum(hunk.state == "present" for hunk in self.hunks)
@@ -71,6 +164,8 @@ class TextEvidence:
             return f"conflict: {len(bad)} of {len(self.hunks)} hunks"
         if self.state == "moves":
             return "carries, files moved"
+        if self.since:
+            return f"merged in {self.since}, changed since"
         return self.state
 
 
@@ -137,6 +232,43 @@ class History:
 
 
 @dataclass(frozen=True)
+class Landed:
+    """A commit of a pull request that a patch says it is.
+
+    Args:
+        pull_request: such as ``#36755``.
+        commit, subject: of the commit.
+        contained: whether the target has it.
+        release: the first release that has it; None where none has, or the target has it not.
+        reverted_by, revert_subject: the later commit of the target that took it back; None where none did.
+    """
+
+    pull_request: str
+    commit: str
+    subject: str
+    contained: bool
+    release: str | None = None
+    reverted_by: str | None = None
+    revert_subject: str | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the target has it, and no later commit says that it takes it back."""
+        return self.contained and self.reverted_by is None
+
+    def __str__(self) -> str:
+        said = f"{self.pull_request} is {self.commit[:12]} {self.subject}"
+        if not self.contained:
+            return f"{said}, which the target does not have"
+        since = f" since {self.release}" if self.release else ""
+        if self.reverted_by is not None:
+            return (
+                f"{said}, in the target{since}, taken back by {self.reverted_by[:12]} {self.revert_subject}"
+            )
+        return f"{said}, in the target{since}"
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that is known of one patch on one target; None where a kind of evidence does not exist."""
 
@@ -144,7 +276,10 @@ class Evidence:
     behaviour: Behaviour | None = None
     dependencies: tuple[Dependency, ...] = ()
     history: History | None = None
+    landed: tuple[Landed, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""
-        return asdict(self)
+        value = asdict(self)
+        value["text"]["proof"] = self.text.proof
+        return value

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import InvalidInput
+from builder.gitstore import GitStore
 from builder.judging.dependency import Pin, compare_pins, read_pins, with_pins
-from builder.judging.evidence import Behaviour, Dependency, Evidence, History, TextEvidence
+from builder.judging.earlier import with_earlier
+from builder.judging.evidence import Behaviour, Dependency, Evidence, History, Landed, TextEvidence
 from builder.judging.history import Range, bisect, by_releases, commits_between, pickaxe
+from builder.judging.landed import Log, landed, requests_of
 from builder.judging.scratch import open_scratch
 from builder.judging.target import Target
 from builder.judging.text import MergedSeries, merge_series
-from builder.judging.verdict import Verdict, decide
+from builder.judging.verdict import Verdict, decide, with_landed
 from builder.judging.witness import Witness
 from builder.patch import Patch
 from builder.probe.harness import Answer, Tree
@@ -40,6 +43,7 @@ class Subject:
         pin: the pinned sources.
         series: the patches.
         drop: patterns of files that are left out of every patch.
+        repository: the upstream's address; empty where nobody knows it.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Subject:
     pin: Upstream
     series: Series
     drop: tuple[str, ...] = ()
+    repository: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def judge(
     say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
-    judgements = tuple(judgement for column, _ in columns for judgement in column)
+    judgements = tuple(bench.read_together([judgement for column, _ in columns for judgement in column]))
     merged = {target.name: series for target, (_, series) in zip(targets, columns, strict=True)}
     return Report(subject, tuple(targets), _with_releases(judgements, subject, asked, known), merged)
 
@@ -170,6 +175,24 @@ class _Bench:
             case = _Case(self, target, witness, tree, merged)
             return [case.judge(patch) for patch in subject.series.patches], merged
 
+    def read_together(self, judgements: Sequence[Judgement]) -> list[Judgement]:
+        """The judgements, where there is no probe with what earlier releases say of later ones."""
+        texts: dict[str, dict[str, TextEvidence]] = {}
+        for judgement in judgements:
+            texts.setdefault(judgement.target, {})[judgement.patch] = judgement.evidence.text
+        texts = with_earlier(texts)
+        return [self._again(judgement, texts[judgement.target][judgement.patch]) for judgement in judgements]
+
+    def _again(self, judgement: Judgement, text: TextEvidence) -> Judgement:
+        if text == judgement.evidence.text or judgement.evidence.behaviour is not None:
+            return judgement
+        patch = next(patch for patch in self.subject.series.patches if patch.name == judgement.patch)
+        accepted = patch.name in self.accept_text
+        verdict = decide(text, None, without_probe=says_no_probe(patch), accepted=accepted)
+        verdict = _with_deadline(verdict, patch, judgement.target)
+        evidence = replace(judgement.evidence, text=text)
+        return replace(judgement, verdict=with_landed(verdict, evidence), evidence=evidence)
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -194,11 +217,13 @@ class _Case:
             behaviour,
             dependencies,
             rolled_back=rolled_back,
-            without_probe=says_no_probe(patch) or patch.name in self.bench.accept_text,
+            without_probe=says_no_probe(patch),
+            accepted=patch.name in self.bench.accept_text,
         )
         verdict = _with_deadline(verdict, patch, self.target.name)
         history = self._history(patch, behaviour) if verdict.retirable else None
-        evidence = Evidence(text, behaviour, dependencies, history)
+        evidence = Evidence(text, behaviour, dependencies, history, self._landed(patch))
+        verdict = with_landed(verdict, evidence)
         return Judgement(patch.name, self.target.name, verdict, evidence)
 
     def _behaviour(self, name: str, text: TextEvidence) -> Behaviour | None:
@@ -249,6 +274,18 @@ class _Case:
                 except InvalidInput:
                     continue  # the history begins elsewhere: then there is no such evidence
         return None
+
+    @cached_property
+    def _log(self) -> Log | None:
+        """The target's commits; None where there is no repository."""
+        if self.target.repository is None:
+            return None
+        inner = self.target.repository / ".git"
+        return Log(GitStore(inner if inner.exists() else self.target.repository), self.target.revision)
+
+    def _landed(self, patch: Patch) -> tuple[Landed, ...]:
+        numbers = requests_of(patch, self.bench.subject.repository)
+        return landed(self._log, numbers) if numbers and self._log is not None else ()
 
     def _has_changed(self, name: str, span: Range, commit: str) -> bool | None:
         fetch = self.target.fetch

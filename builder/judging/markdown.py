@@ -5,6 +5,13 @@ from __future__ import annotations
 from builder.judging.evidence import Evidence
 from builder.judging.judge import Judgement, Report
 
+_PROOFS = {
+    "lines": "there, by its lines",
+    "syntax": "there, by the syntax",
+    "no code": "nothing to carry",
+    "hint": "perhaps there",
+}
+
 
 def render_markdown(report: Report) -> str:
     """The matrix, and below it each verdict with its evidence."""
@@ -42,6 +49,13 @@ def evidence_rows(evidence: Evidence) -> list[tuple[str, str]]:
     text = evidence.text
     moved = "".join(f"; {old} is now {new}" for old, new in text.renames.items())
     rows = [("text", f"{text}{moved}" + (f"; {text.note}" if text.note else ""))]
+    rows += [
+        (f"hunk {hunk.number} of {hunk.path}", f"{_PROOFS[hunk.standing.proof]}: {hunk.standing}")
+        for hunk in text.hunks
+        if hunk.standing is not None
+    ]
+    rows += [("the code went", str(place)) for place in text.went_to]
+    rows += [("pull request", str(landed)) for landed in evidence.landed]
     if evidence.behaviour is None:
         rows.append(("behaviour", "no probe"))
     else:

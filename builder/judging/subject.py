@@ -36,7 +36,9 @@ def read_subject(
     source = "wheel" if spec.upstream.wheel is not None else "repository"
     upstream = resolve_upstream(spec.upstream, cache, source=source, url=url, progress=progress)
     pin = spec.upstream
-    return Subject(name, spec.version, pin.release, pin.commit, upstream, series, spec.patches.drop), spec
+    drop, repository = spec.patches.drop, pin.repository
+    subject = Subject(name, spec.version, pin.release, pin.commit, upstream, series, drop, repository)
+    return subject, spec
 
 
 def find_targets(

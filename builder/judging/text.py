@@ -6,8 +6,11 @@ target with what of the patches before *n* could be carried. So a merged earlier
 a later
 one, a block that stands twice is known by what surrounds it, and a squash-merged patch merges to nothing.
 Files that are the same in base and ours need no merge; all others go through git, those of independent
-patches
-in one process. The same is then asked for each hunk alone.
+patches in one process. The same is then asked for each hunk alone.
+
+What merges to nothing is there; what conflicts or merges is not therefore missing: hunks that stand in the
+target already (:mod:`builder.judging.standing`) are put into the merge's base, and only the others are merged
+again.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from builder.apply import AppliedSeries, FileChange, PatchReport, try_series
 from builder.diff import FileDiff, Hunk
 from builder.errors import Unavailable
 from builder.gitstore import GitError
-from builder.judging.evidence import HunkEvidence, HunkState, TextEvidence, TextState
+from builder.judging.elsewhere import find_elsewhere, joined, telling
+from builder.judging.evidence import HunkEvidence, HunkState, Place, Standing, TextEvidence, TextState
+from builder.judging.outline import outline_of
 from builder.judging.scratch import Merged, Scratch, ThreeWay
+from builder.judging.standing import proved, standing_of, went_on
 from builder.placing import PlacedHunk, apply_hunks, no_place, place_hunks, places_of, split_lines
 from builder.series import Series
 from builder.source import SourceFile
@@ -41,6 +47,7 @@ class Step:
         there is
             none. Equal when nothing was carried.
         conflicts: the files as git leaves them, with conflict markers.
+        there: the patch's base with those of its hunks that are known to stand in the target; empty without.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Step:
     before: Versions
     after: Versions
     conflicts: Versions = field(default_factory=dict)
+    there: Versions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,15 @@ class MergedSeries:
         applied: the series on its pin.
         steps: one for each patch, in order.
         changed: every file of the target that carrying the series changes; None for one that it deletes.
+        pristine: the files of the target that the series touches; None where there is none.
+        renames: files of the pin that the target has elsewhere.
     """
 
     applied: AppliedSeries
     steps: tuple[Step, ...]
     changed: Versions
+    pristine: Versions = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def evidence(self) -> dict[str, TextEvidence]:
@@ -104,8 +116,58 @@ def merge_series(
     for wave in _waves(applied.reports, renames):
         merger.merge(wave)
     steps = merger.finish([report.patch.name for report in applied.reports])
+    steps = _with_places(steps, applied, pin, target)
     changed = {path: source for path, source in merger.ours.items() if source != pristine.get(path)}
-    return MergedSeries(applied, steps, changed)
+    return MergedSeries(applied, steps, changed, pristine, renames)
+
+
+def _with_places(
+    steps: Sequence[Step], applied: AppliedSeries, pin: Upstream, target: Upstream
+) -> tuple[Step, ...]:
+    """The steps, with where the lines went that hunks remove and that are not where they were."""
+    open_: dict[tuple[str, str, int], list[bytes]] = {}
+    for step, report in zip(steps, applied.reports, strict=True):
+        if step.evidence.state in ("conflict", "gone"):
+            for hunk in step.evidence.hunks:
+                if hunk.state in ("conflict", "gone"):
+                    open_[step.name, hunk.path, hunk.number] = telling(_removed(report, hunk))
+    wanted: dict[str, list[bytes]] = {}
+    for (_, path, _), lines in open_.items():
+        wanted.setdefault(path, []).extend(lines)
+    places = find_elsewhere(wanted, pin, target)
+
+    def placed(name: str, hunk: HunkEvidence) -> HunkEvidence:
+        lines = open_.get((name, hunk.path, hunk.number), ())
+        at = [places[hunk.path, line] for line in lines if (hunk.path, line) in places]
+        was = applied.before.get(hunk.path)
+        left = [place for place in at if was is None or not _is_same(hunk.path, was, place, lines)]
+        return replace(hunk, went_to=joined(left)) if left else hunk
+
+    found = []
+    for step in steps:
+        hunks = tuple(placed(step.name, hunk) for hunk in step.evidence.hunks)
+        found.append(replace(step, evidence=replace(step.evidence, hunks=hunks)))
+    return tuple(found)
+
+
+def _removed(report: PatchReport, found: HunkEvidence) -> list[bytes]:
+    """The lines that a hunk removes; those of all of the file's where the whole file is meant."""
+    return [
+        line[1:]
+        for diff in report.patch.files
+        if found.path in (diff.path, diff.old_path)
+        for number, hunk in enumerate(diff.hunks, 1)
+        if found.number in (0, number)
+        for line in hunk.lines
+        if line[:1] == b"-"
+    ]
+
+
+def _is_same(path: str, was: SourceFile, place: Place, lines: Sequence[bytes]) -> bool:
+    """Whether a place is where the lines stood before: the file and the definition are the same."""
+    outline = outline_of(path, was.data)
+    numbers = [n for n, line in enumerate(outline.lines, 1) if line.strip() in lines]
+    return place.path == path and place.definition in {str(outline.enclosing(n)) for n in numbers}
 
 
 def find_renames(pin: Upstream, target: Upstream, missing: Sequence[str], scratch: Scratch) -> dict[str, str]:
@@ -141,11 +203,16 @@ def _waves(reports: Sequence[PatchReport], renames: Mapping[str, str]) -> list[l
 
 @dataclass(frozen=True)
 class _Question:
-    """A patch whose files the target changed: what git is asked, and over which files."""
+    """A patch whose files the target changed: what git is asked, over which files, and what stands there.
+
+    ``standings`` are by file and number of the hunk; ``there`` is the base with those that are proved.
+    """
 
     report: PatchReport
     asked: ThreeWay
     paths: tuple[str, ...]
+    standings: Mapping[tuple[str, int], Standing] = field(default_factory=dict)
+    there: Versions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -172,6 +239,7 @@ class _Merger:
         skip: Collection[str],
     ) -> None:
         self.ours = ours
+        self._pristine = dict(ours)
         self._renames = renames
         self._scratch = scratch
         self._skip = skip
@@ -192,10 +260,19 @@ class _Merger:
                 self._there(question)
             else:
                 questions.append(question)
-        for question, merged in zip(
-            questions, self._scratch.merge([question.asked for question in questions]), strict=True
-        ):
-            self._judged(question, merged)
+        judged = [
+            (question, merged)
+            for question, merged in zip(
+                questions, self._scratch.merge([question.asked for question in questions]), strict=True
+            )
+            if not self._is_there(question, merged)
+        ]
+        looked = [(self._with_standings(question), merged) for question, merged in judged]
+        again = iter(self._scratch.merge([question.asked for question, _ in looked if question.there]))
+        for question, merged in looked:
+            rest = next(again) if question.there else merged
+            if not self._is_there(question, rest):
+                self._judged(question, rest)
 
     def finish(self, names: Sequence[str]) -> tuple[Step, ...]:
         """Ask about single hunks where the whole patch left that open; the steps, in order."""
@@ -206,7 +283,8 @@ class _Merger:
             found.setdefault(name, []).append(answer)
         for question, merged in self._open:
             name = question.report.patch.name
-            hunks = [*found.get(name, ()), *self._whole_files(question, merged)]
+            hunks = [_with_standing(hunk, question.standings) for hunk in found.get(name, ())]
+            hunks += self._whole_files(question, merged)
             self._steps[name] = self._with_hunks(question, merged, hunks)
         return tuple(self._steps[name] for name in names)
 
@@ -241,12 +319,41 @@ class _Merger:
 
     def _there(self, question: _Question) -> None:
         """The target has the files as the patch leaves them."""
-        self._keep(question, TextEvidence("merged", tuple(_all_hunks(question.report, "present"))))
+        hunks = tuple(
+            replace(hunk, standing=question.standings.get((hunk.path, hunk.number)))
+            for hunk in _all_hunks(question.report, "present")
+        )
+        self._keep(question, TextEvidence("merged", hunks), question.there)
+
+    def _is_there(self, question: _Question, merged: Merged) -> bool:
+        """Whether nothing is left of a patch when it is merged; then that is noted."""
+        if merged.conflicts or merged.files != question.asked.ours:
+            return False
+        self._there(question)
+        return True
+
+    def _with_standings(self, question: _Question) -> _Question:
+        """The question over the hunks that the target does not have for certain, where there are others."""
+        standings: dict[tuple[str, int], Standing] = {}
+        there: dict[str, SourceFile] = {}
+        for change, diff in _with_diffs(question.report):
+            path = self._now(change.old_path, self._pristine)
+            found = standing_of(change, diff.hunks, self._pristine.get(path), path)
+            standings |= {(change.path, number): standing for number, standing in found.items()}
+            if (numbers := proved(found)) and change.pre is not None:
+                hunks = [
+                    (h, p)
+                    for n, (h, p) in enumerate(zip(diff.hunks, change.hunks, strict=True), 1)
+                    if n in numbers
+                ]
+                data = apply_hunks([h for h, _ in hunks], [p for _, p in hunks], split_lines(change.pre.data))
+                there[change.old_path] = SourceFile(change.pre.mode, data)
+        if not there:
+            return replace(question, standings=standings)
+        base = dict(question.asked.base) | there
+        return replace(question, asked=replace(question.asked, base=base), standings=standings, there=base)
 
     def _judged(self, question: _Question, merged: Merged) -> None:
-        if not merged.conflicts and merged.files == question.asked.ours:
-            self._there(question)
-            return
         # The next wave needs the files now; the hunks can wait for the others.
         before = {path: self.ours.get(path) for path in question.paths}
         self._open.append((question, merged))
@@ -264,10 +371,10 @@ class _Merger:
         if name not in self._skip:
             self.ours |= after
 
-    def _keep(self, question: _Question, evidence: TextEvidence) -> None:
+    def _keep(self, question: _Question, evidence: TextEvidence, there: Versions) -> None:
         name = question.report.patch.name
         before = {path: self.ours.get(path) for path in question.paths}
-        self._steps[name] = Step(name, evidence, before, before)
+        self._steps[name] = Step(name, evidence, before, before, there=there)
 
     # --- its hunks ----------------------------------------------------------------------------------------
 
@@ -310,17 +417,28 @@ class _Merger:
         name = question.report.patch.name
         before = self._steps[name].before
         moved = {old: new for old, new in self._renames.items() if old in question.asked.base}
+        left = [hunk for hunk in hunks if hunk.state != "present" and not _is_no_code(hunk)]
+        if not left and any(hunk.state == "present" for hunk in hunks):
+            return Step(
+                name, TextEvidence("merged", tuple(hunks), moved), before, before, there=question.there
+            )
         if merged.conflicts:
             gone = all(hunk.state == "gone" for hunk in hunks)
-            evidence = TextEvidence("gone" if gone else "conflict", tuple(hunks), moved)
-            left = {path: merged.files.get(path) for path in merged.conflicts}
-            return Step(name, evidence, before, before, left)
+            on = all(hunk.state != "carries" for hunk in hunks) and all(
+                went_on(change, diff.hunks, self._pristine.get(path), path)
+                for change, diff in _with_diffs(question.report)
+                for path in [self._now(change.old_path, self._pristine)]
+            )
+            evidence = TextEvidence("gone" if gone else "conflict", tuple(hunks), moved, went_on=on)
+            files = {path: merged.files.get(path) for path in merged.conflicts}
+            return Step(name, evidence, before, before, files, question.there)
         state: TextState = "moves" if moved else "carries"
         if any(hunk.state == "present" for hunk in hunks):
             state = "partial"
         after = {path: merged.files.get(path) for path in question.paths}
         evidence = TextEvidence(state, tuple(hunks), moved, merged_lines=True)
-        return Step(name, evidence, before, before if name in self._skip else after)
+        kept = before if name in self._skip else after
+        return Step(name, evidence, before, kept, there=question.there)
 
     # --- a patch that its own pin does not take -----------------------------------------------------------
 
@@ -365,6 +483,20 @@ class _Merger:
 def _with_diffs(report: PatchReport) -> list[tuple[FileChange, FileDiff]]:
     diffs = {(diff.old_path, diff.path): diff for diff in report.patch.files}
     return [(change, diffs[change.old_path, change.path]) for change in report.files]
+
+
+def _with_standing(hunk: HunkEvidence, standings: Mapping[tuple[str, int], Standing]) -> HunkEvidence:
+    """The hunk with what stands of it in the target; where that is proved, it is there."""
+    standing = standings.get((hunk.path, hunk.number))
+    if standing is None or hunk.state == "present":
+        return hunk
+    if standing.proof in ("lines", "syntax"):
+        return HunkEvidence(hunk.path, hunk.number, "present", moved_to=hunk.moved_to, standing=standing)
+    return replace(hunk, standing=standing)
+
+
+def _is_no_code(hunk: HunkEvidence) -> bool:
+    return hunk.standing is not None and hunk.standing.proof == "no code"
 
 
 def _all_hunks(report: PatchReport, state: HunkState) -> list[HunkEvidence]:

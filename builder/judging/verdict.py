@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from builder.judging.evidence import Behaviour, Dependency, TextEvidence
+from builder.judging.evidence import Behaviour, Dependency, Evidence, TextEvidence
 from builder.probe.harness import Answer
 
 Word = Literal["merged", "fixed-by-dependency", "obsolete", "carry", "rework", "partial", "unknown"]
@@ -57,6 +57,7 @@ def decide(
     *,
     rolled_back: Answer | None = None,
     without_probe: bool = False,
+    accepted: bool = False,
 ) -> Verdict:
     """Weigh the evidence.
 
@@ -66,24 +67,55 @@ def decide(
         dependencies: the distributions that the probe's answer on the target hangs on.
         rolled_back: what the probe says of the target with those at the pin's versions; None when not asked.
         without_probe: the patch says itself that it has no probe (``Overlay-Probe: none [reason]``).
+        accepted: a person takes the text for proof where there is no probe.
     """
     if behaviour is None:
-        return _by_text(text, without_probe)
+        return _by_text(text, without_probe, accepted)
     word, why = _by_behaviour(text, behaviour, dependencies, rolled_back)
     return Verdict(word, why, tuple(_contradictions(word, text, behaviour)), retirable=word in RETIRABLE)
 
 
-def _by_text(text: TextEvidence, without_probe: bool) -> Verdict:
-    said = "it has no probe" if without_probe else NOT_ON_TEXT_ALONE
+def with_landed(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """The verdict, held against the commits of the patch's own pull requests.
+
+    Without a probe, text that seems to be there is not enough where upstream says that it took it back.
+    """
+    said = []
+    for landed in evidence.landed:
+        if landed.reverted_by is not None and verdict.word == "merged":
+            said.append(f"{landed}, and the patch seems to be there all the same")
+        elif landed.stands and evidence.text.carried:
+            said.append(f"{landed}, and the lines before it stand there")
+        elif landed.stands and verdict.word in ("rework", "partial"):
+            said.append(f"{landed}, and the patch is not there as it is")
+    if not said:
+        return verdict
+    taken_back = evidence.behaviour is None and any(one.reverted_by for one in evidence.landed)
+    verdict = replace(verdict, contradictions=(*verdict.contradictions, *said))
+    if not taken_back or verdict.word != "merged":
+        return verdict
+    return replace(verdict, word="rework", retirable=False, why=f"it was taken back upstream; {verdict.why}")
+
+
+def _by_text(text: TextEvidence, without_probe: bool, accepted: bool) -> Verdict:
+    said = "its text is accepted" if accepted else "it has no probe" if without_probe else NOT_ON_TEXT_ALONE
     if text.state == "merged":
-        return Verdict("merged", f"nothing is left of it when merged; {said}", retirable=without_probe)
+        return Verdict("merged", f"{text.how}; {said}", retirable=without_probe or accepted)
+    if text.hints:
+        there = "; ".join(map(str, text.hints[:2]))
+        return Verdict("rework", f"{text}, but a part seems to be there: {there}; {said}")
     if text.state == "partial":
         return Verdict("partial", f"{text}; {said}")
     if text.carried:
         return Verdict("carry", f"it merges; {said}")
     if text.state == "gone":
-        return Verdict("rework", f"the files it changes are not there; {said}")
-    return Verdict("rework", f"{text}; {said}")
+        return Verdict("rework", f"the files it changes are not there{_went_to(text)}; {said}")
+    return Verdict("rework", f"{text}{_went_to(text)}; {said}")
+
+
+def _went_to(text: TextEvidence) -> str:
+    """Where the code that a patch changes seems to have gone."""
+    return f"; what it changes stands at {'; '.join(map(str, text.went_to[:2]))}" if text.went_to else ""
 
 
 def _by_behaviour(
@@ -120,10 +152,10 @@ def _absent(text: TextEvidence, answer: Answer) -> tuple[Word, str]:
 
 def _how_not(text: TextEvidence) -> str:
     if text.state == "merged":
-        return "nothing is left of it when merged, and the defect is there"
+        return f"{text.how}, and the defect is there"
     if text.state == "gone":
-        return "the files it changes are not there, and the defect is elsewhere"
-    return f"it does not merge ({text})"
+        return f"the files it changes are not there, and the defect is elsewhere{_went_to(text)}"
+    return f"it does not merge ({text}{_went_to(text)})"
 
 
 def _fixed(
