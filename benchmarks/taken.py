@@ -2,9 +2,9 @@
 
     python -m benchmarks.taken [PATCHES A PAIR]
 
-Each patch is what upstream did to one function between two adjacent releases, cut against the older one. The newer
-release has it by construction, whatever is done to its surroundings; the older one, and all before, need it. So a
-``merged`` there is wrong, and on the newer one anything else is work for a person that would not have been needed.
+Each patch is what upstream did to one function between two adjacent releases, cut against the older one. The
+newer release has it by construction, whatever is done to its surroundings; the older one, and all before, need
+it. So ``merged`` there is wrong, and on the newer one all else is work for a person that need not have been.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from builder.judging.evidence import TextEvidence
 from builder.judging.outline import Definition, Outline, parse_source
@@ -72,7 +73,7 @@ def corpus(old: Upstream, new: Upstream, count: int, seed: int = 0) -> list[Take
         for path in was.keys() & now.keys()
         if path.startswith(ROOT) and path.endswith(".py") and was[path] != now[path]
     )
-    chosen = random.Random(seed)  # noqa: S311 - a sample that anybody can draw again
+    chosen = random.Random(seed)
     chosen.shuffle(paths)
     found: list[Taken] = []
     for start in range(0, len(paths), 40):
@@ -104,7 +105,8 @@ def _changes(path: str, before: bytes, after: bytes) -> Iterator[Taken]:
             continue
         name = re.sub(r"\W", "-", f"{path.rpartition('/')[2][:-3]}-{definition.name}")
         head = f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
-        mail = f"From: t <t@example.org>\nSubject: {name}\n\nUpstream-Status: Pending\n---\n\n{head}{''.join(body)}"
+        above = f"From: t <t@example.org>\nSubject: {name}\n\nUpstream-Status: Pending\n---\n\n"
+        mail = f"{above}{head}{''.join(body)}"
         yield Taken(
             path,
             definition.name,
@@ -263,7 +265,7 @@ class Tally:
 def measure(releases: Mapping[str, Upstream], count: int, tally: Tally, *, seed: int = 0) -> Tally:
     """Judge ``count`` changes of each pair of adjacent releases on all of them, and on variants."""
     names = list(releases)
-    for number, (old, new) in enumerate(zip(names, names[1:], strict=False)):
+    for number, (old, new) in enumerate(pairwise(names)):
         pin, target = releases[old], releases[new]
         patches = corpus(pin, target, count, seed)
         by_path = {taken.path: taken for taken in patches}
