@@ -3,6 +3,8 @@
 A kernel factory of the source under test runs as it is, and so does the body of its ``T.prim_func``, once
 for every way its branches can go. What is looked at is what the compiler would have to do: which shared
 buffers are needed and how often, which gemms have how many columns, what is loaded from which operand.
+A kernel that is called with tensors that have numbers in them is computed as well
+(:mod:`builder.probe.compute`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from builder.probe.compute import Language as ComputedLanguage
 from builder.probe.harness import CannotTell, Opaque
 
 PATHS_LIMIT = 256
@@ -123,14 +126,33 @@ class Device:
         return f"{self.type}:{self.index}"
 
 
+E4M3_LIMIT = 464.0
+"""Beyond this torch's cast to float8_e4m3fn makes NaN; what is between 448 and it becomes 448."""
+
+
+def _as_e4m3(number: float) -> float:
+    """What torch's cast to ``float8_e4m3fn`` makes of a number: three bits of mantissa, and no saturation."""
+    if number == 0 or number != number:
+        return number
+    if abs(number) > E4M3_LIMIT:
+        return math.nan
+    step = 2.0 ** (max(math.frexp(number)[1] - 1, -6) - 3)
+    return round(number / step) * step
+
+
 class Tensor:
-    """A tensor of which only shape, type and device are known."""
+    """A tensor of which shape, type and device are known, and sometimes the numbers in it.
+
+    Args:
+        shape, dtype: as torch has them.
+        data: the numbers in row-major order; ``None`` where nothing is to be computed with them.
+    """
 
     device = Device()
     is_cuda = True
 
-    def __init__(self, shape: tuple[int, ...], dtype: Dtype) -> None:
-        self.shape, self.dtype = shape, dtype
+    def __init__(self, shape: tuple[int, ...], dtype: Dtype, data: list[float] | None = None) -> None:
+        self.shape, self.dtype, self.data = shape, dtype, data
 
     def dim(self) -> int:
         return len(self.shape)
@@ -148,29 +170,52 @@ class Tensor:
 
     def unsqueeze(self, axis: int) -> Tensor:
         at = axis % (len(self.shape) + 1)
-        return Tensor((*self.shape[:at], 1, *self.shape[at:]), self.dtype)
+        return Tensor((*self.shape[:at], 1, *self.shape[at:]), self.dtype, self.data)
 
     def squeeze(self, axis: int) -> Tensor:
         at = axis % len(self.shape)
-        return Tensor(self.shape[:at] + self.shape[at + (self.shape[at] == 1) :], self.dtype)
+        shape = self.shape[:at] + self.shape[at + (self.shape[at] == 1) :]
+        return Tensor(shape, self.dtype, self.data)
 
     def contiguous(self) -> Tensor:
         return self
 
-    def clamp(self, *bounds: object, **named: object) -> Tensor:
-        return Tensor(self.shape, self.dtype)
+    def clamp(self, min: float | None = None, max: float | None = None) -> Tensor:
+        low, high = -math.inf if min is None else min, math.inf if max is None else max
+        return self._with(lambda number: low if number < low else high if number > high else number)
+
+    clip = clamp_ = clip_ = clamp
 
     def to(self, *wanted: object, dtype: Dtype | None = None, **other: object) -> Tensor:
         types = [w for w in (*wanted, dtype) if isinstance(w, Dtype)]
-        return Tensor(self.shape, types[-1] if types else self.dtype)
+        target = types[-1] if types else self.dtype
+        narrowed = target != self.dtype and target == "float8_e4m3fn"
+        made = self._with(_as_e4m3) if narrowed else self
+        return Tensor(self.shape, target, made.data)
+
+    type = to
+
+    def float(self) -> Tensor:
+        return self.to(DTYPES["float32"])
+
+    def bfloat16(self) -> Tensor:
+        return self.to(DTYPES["bfloat16"])
+
+    def _with(self, change: Callable[[Any], Any]) -> Tensor:
+        data = None if self.data is None else [change(number) for number in self.data]
+        return Tensor(self.shape, self.dtype, data)
 
     def view(self, *shape: Any) -> Tensor:
         if len(shape) == 1 and isinstance(shape[0], Dtype):
             last = self.shape[-1] * self.dtype.itemsize // shape[0].itemsize
-            return Tensor((*self.shape[:-1], last), shape[0])
+            same = self.data if self.dtype.itemsize == shape[0].itemsize else None
+            return Tensor(
+                (*self.shape[:-1], last), shape[0], same
+            )  # of the bytes, the numbers they stood for
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         known = math.prod(s for s in sizes if s != -1)
-        return Tensor(tuple(s if s != -1 else self.numel() // known for s in sizes), self.dtype)
+        made = tuple(s if s != -1 else self.numel() // known for s in sizes)
+        return Tensor(made, self.dtype, self.data)
 
     reshape = view
 
@@ -181,7 +226,7 @@ class Tensor:
             keys = (*keys[:at], *[slice(None)] * (len(self.shape) - len(keys) + 1), *keys[at + 1 :])
         pairs = [*zip(self.shape, keys, strict=False), *[(n, slice(None)) for n in self.shape[len(keys) :]]]
         shape = tuple(len(range(*k.indices(n))) for n, k in pairs if isinstance(k, slice))
-        return Tensor(shape, self.dtype)
+        return Tensor(shape, self.dtype, self.data if shape == self.shape else None)
 
     def __getattr__(self, name: str) -> Any:
         raise CannotTell(f"the source uses Tensor.{name}, which this probe does not know")
@@ -215,6 +260,9 @@ class _Number:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def __divmod__(self, other: object) -> tuple[_Number, _Number]:
+        return self, self
 
     def __index__(self) -> int:
         raise CannotTell("a kernel's structure hangs on a number that is known only when it runs")
@@ -377,9 +425,8 @@ class _Language:
     def __init__(self, tracing: Callable[[], _Trace]) -> None:
         self._tracing = tracing
         self.prim_func = lambda function: function
-        for name, dtype in DTYPES.items():
-            setattr(self, name, dtype)
-        self.float8_e4m3 = DTYPES["float8_e4m3fn"]
+        self.types = {**DTYPES, "float8_e4m3": DTYPES["float8_e4m3fn"]}
+        vars(self).update(self.types)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -462,6 +509,18 @@ class _Grid:
         pass
 
 
+class _Either:
+    """The language that a kernel is traced with, or the one that it computes with."""
+
+    def __init__(self, current: Callable[[], object]) -> None:
+        self._current = current
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._current(), name)
+
+
 class TileLang:
     """The stand-in: hand :attr:`stubs` to :class:`builder.probe.harness.Program`.
 
@@ -474,7 +533,9 @@ class TileLang:
         self.built: list[Kernel] = []
         self.launched: list[Launch] = []
         self._trace: _Trace | None = None
-        self.language = _Language(self._tracing)
+        self._traced_language = _Language(self._tracing)
+        self._computed: ComputedLanguage | None = None
+        self.language = _Either(lambda: self._computed or self._traced_language)
         self.math = SimpleNamespace(next_power_of_2=lambda n: 1 << (n - 1).bit_length() if n > 0 else 0)
         self.PassConfigKey = Opaque("tilelang.PassConfigKey", TL_DISABLE_FAST_MATH="fast_math")
 
@@ -519,14 +580,34 @@ class TileLang:
 
             def launch(*tensors: Any) -> Any:
                 self.launched.append(Launch(kernel, tensors))
-                outputs = len(kernel.operands) - len(tensors)
-                made = [Tensor((1, 1, 1, 1), DTYPES["bfloat16"]) for _ in range(outputs)]
+                made = self._outputs(factory, kernel, tensors)
                 return made[0] if len(made) == 1 else made
 
             return launch
 
         functools.update_wrapper(build, factory)
         return build
+
+    def _outputs(
+        self, factory: Callable[..., Any], kernel: Kernel, tensors: tuple[Tensor, ...]
+    ) -> list[Tensor]:
+        """The operands that a kernel is not given and returns; computed where all others have numbers."""
+        missing = kernel.operands[len(tensors) :]
+        if any(tensor.data is None for tensor in tensors):
+            return [Tensor((1, 1, 1, 1), DTYPES["bfloat16"]) for _ in missing]
+        self._computed = language = ComputedLanguage(self._traced_language.types)
+        try:
+            main = factory(**kernel.arguments)
+            given = {
+                name: language.operand(tensor.shape, tensor.data, tensor.dtype)
+                for name, tensor in zip(kernel.operands, tensors, strict=False)
+            }
+            arrays = language.run(main, given)
+        finally:
+            self._computed = None
+        return [
+            Tensor(arrays[name].shape, dtype_of(arrays[name].dtype), arrays[name].data) for name in missing
+        ]
 
     def _build(self, factory: Callable[..., Any], arguments: dict[str, Any]) -> Kernel:
         self._trace = trace = _Trace()

@@ -1,73 +1,149 @@
-"""How much shared memory does the sparse attention kernel ask for, and does SM12x have that much?"""
+"""Does the sparse attention kernel fit into SM12x's shared memory, and is every head of each token right?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
-from builder.probe.devices import GB10, HOPPER, SHARED_MEMORY, cuda_device
+from builder.probe.attention import Case
+from builder.probe.devices import GB10, HOPPER, SHARED_MEMORY, cuda_device, named
 from builder.probe.harness import Answer, Program, Tree, defect, fixed, locate, unknown
-from builder.probe.tilelang import DTYPES, Tensor, TileLang
+from builder.probe.tilelang import DTYPES, Kernel, Tensor, TileLang
 
 KERNELS = ("python/sglang/kernels/ops/attention/dsa/tilelang_kernel.py",)
-LATENT = 512
-WIDTHS = (LATENT, LATENT + 64)  # without and with a RoPE tail
-HEADS = (16, 32, 64)
-TOPK = 2048
+LATENT, ROPE, TOPK = 512, 64, 2048
+HEADS = (16, 24, 32, 64, 128)
+SERVED = {16, 24, 32}
 BF16, INT32 = DTYPES["bfloat16"], DTYPES["int32"]
+SMALL = {"latent": 16, "tail": 8, "topk": 64}  # what LATENT, ROPE and TOPK are where numbers are computed
+SMALL_LIMITS = (6000, 7000, 8000, 12_000, 300_000)  # bytes; one of them leads to the tile of the real sizes
+COMPUTED = ((GB10, 24, 0), (GB10, 24, ROPE), (GB10, 64, 0), (HOPPER, 128, 0))
 
 
 @dataclass(frozen=True)
 class Asked:
     """What one call asks for: bytes of shared memory, or why there is no kernel."""
 
-    width: int
+    tail: int
     heads: int
-    bytes: int = 0
-    exact: bool = True
+    kernels: tuple[Kernel, ...] = ()
     refusal: str = ""
 
-    def __str__(self) -> str:
-        model = "RoPE" if self.width > LATENT else "NoPE"
-        asked = f"{'' if self.exact else 'about '}{self.bytes:,} B"
-        return f"{self.refusal or asked} at {self.heads} heads ({model})"
+    @property
+    def bytes(self) -> int:
+        return max((kernel.shared for kernel in self.kernels), default=0)
+
+    @property
+    def said(self) -> str:
+        exact = not any(kernel.branches for kernel in self.kernels if kernel.shared == self.bytes)
+        return self.refusal or f"{'' if exact else 'about '}{self.bytes:,} B"
 
 
-def _ask(tree: Tree, path: str, gpu: tuple[int, int], width: int, heads: int) -> Asked:
+def _told(asked: Sequence[Asked]) -> str:
+    """``84,992 B at 16, 24 heads (NoPE)``: head counts of which the same is to be said, together."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    for a in asked:
+        heads.setdefault((a.said, "RoPE" if a.tail else "NoPE"), []).append(str(a.heads))
+    return ", ".join(f"{said} at {', '.join(h)} heads ({model})" for (said, model), h in heads.items())
+
+
+def _forward(tree: Tree, path: str, gpu: tuple[int, int], limit: int, tracer: TileLang) -> Any:
+    """``tilelang_sparse_fwd`` on a GPU that gives a block this much shared memory."""
+    device = cuda_device(gpu)
+    properties = SimpleNamespace(major=gpu[0], minor=gpu[1], shared_memory_per_block_optin=limit)
+    device["torch.cuda.get_device_properties"] = lambda *_: properties
+    program = Program(tree, device | tracer.stubs | {"is_hip": lambda: False})
+    return program.module(path).tilelang_sparse_fwd
+
+
+def _ask(
+    tree: Tree, path: str, gpu: tuple[int, int], tail: int, heads: int, limit: int | None = None
+) -> Asked:
     tracer = TileLang()
-    program = Program(tree, cuda_device(gpu) | tracer.stubs | {"is_hip": lambda: False})
-    forward = program.module(path).tilelang_sparse_fwd
+    width = LATENT + tail
     q = Tensor((4, heads, width), BF16)
     kv, indices = Tensor((4096, 1, width), BF16), Tensor((4, 1, TOPK), INT32)
     try:
-        forward(q=q, kv=kv, indices=indices, sm_scale=width**-0.5, d_v=LATENT)
+        forward = _forward(tree, path, gpu, limit or SHARED_MEMORY[gpu], tracer)
+        forward(q=q, kv=kv, indices=indices, sm_scale=Case.scale, d_v=LATENT)
     except (ValueError, AssertionError) as refusal:
-        return Asked(width, heads, refusal=f"refused ({' '.join(str(refusal).split())[:80]})")
-    kernels = [launch.kernel for launch in tracer.launched]
-    most = max(kernels, key=lambda kernel: kernel.shared, default=None)
-    return Asked(width, heads, most.shared, not most.branches) if most else Asked(width, heads)
+        return Asked(tail, heads, refusal=f"refused ({' '.join(str(refusal).split())[:80]})")
+    return Asked(tail, heads, tuple(launch.kernel for launch in tracer.launched))
+
+
+def _too_much_of_less(tree: Tree, path: str, asked: Asked) -> str:
+    """What is asked for where the device has a byte less; empty if that fits, or the source goes by other."""
+    most, less = 1 << 30, asked.bytes - 1
+    if not asked.bytes or _ask(tree, path, GB10, asked.tail, asked.heads, most).bytes == asked.bytes:
+        return ""  # it goes by something else
+    instead = _ask(tree, path, GB10, asked.tail, asked.heads, less)
+    return f"{_told([instead])} where a block may have {less:,} B" if instead.bytes > less else ""
+
+
+def _same_way(real: Sequence[Kernel], small: Sequence[Kernel]) -> bool:
+    """Whether small sizes lead to the same kernels with the same tiles as the real ones do."""
+    sizes = {(LATENT, SMALL["latent"]), (ROPE, SMALL["tail"]), (TOPK, SMALL["topk"])}
+    return [kernel.name for kernel in real] == [kernel.name for kernel in small] and all(
+        pair[0] == pair[1] or pair in sizes
+        for one, other in zip(real, small, strict=True)
+        for pair in ((value, other.arguments.get(name)) for name, value in one.arguments.items())
+    )
+
+
+def _wrong_numbers(tree: Tree, path: str, gpu: tuple[int, int], asked: Asked) -> str:
+    """What of the kernel's result is wrong; empty where nothing is.
+
+    Computed with small sizes where they lead to the same tile, else with the real ones and few indices.
+    """
+    tail = SMALL["tail"] if asked.tail else 0
+    small = Case(asked.heads, SMALL["latent"], tail, SMALL["topk"])
+    real = Case(asked.heads, LATENT, asked.tail, SMALL["topk"])
+    for case, limit in (*((small, limit) for limit in SMALL_LIMITS), (real, SHARED_MEMORY[gpu])):
+        tracer = TileLang()
+        forward = _forward(tree, path, gpu, limit, tracer)
+        q, kv, indices = case.tensors(BF16)
+        known = {"sm_scale": case.scale, "d_v": case.latent}
+        if case is small:
+            shapes = [Tensor(tensor.shape, tensor.dtype) for tensor in (q, kv, indices)]
+            try:
+                forward(*shapes, **known)
+            except (ValueError, AssertionError):
+                continue
+            if not _same_way(asked.kernels, [launch.kernel for launch in tracer.launched]):
+                continue
+        out = forward(q=q, kv=kv, indices=indices, **known)
+        if bad := case.wrong(q, kv, indices, out):
+            return f"{named(gpu)} at {asked.heads} heads ({'RoPE' if tail else 'NoPE'}): {bad}"
+        return ""
+    return ""
 
 
 def probe(tree: Tree) -> Answer:
     path = locate(tree, KERNELS, b"def tilelang_sparse_fwd")
     if path is None:
-        return unknown("the TileLang DSA kernel was not found: nothing defines tilelang_sparse_fwd")
+        return unknown("nothing in the tree is called tilelang_sparse_fwd")
     asked = {
-        gpu: [_ask(tree, path, gpu, width, heads) for width in WIDTHS for heads in HEADS]
+        (gpu, heads, tail): _ask(tree, path, gpu, tail, heads)
         for gpu in (GB10, HOPPER)
+        for tail in (0, ROPE)
+        for heads in HEADS
     }
-    if any(a.bytes == 0 and not a.refusal for answers in asked.values() for a in answers):
+    if any(a.bytes == 0 and not a.refusal for a in asked.values()):
         return unknown("tilelang_sparse_fwd launches no kernel with shared memory")
     limit = SHARED_MEMORY[GB10]
-    over = [a for a in asked[GB10] if a.bytes > limit]
-    served = [a for a in asked[GB10] if a.bytes and a.bytes <= limit]
-    if over:
-        return defect(f"{', '.join(map(str, over))}; SM12x has {limit:,} B")
-    if not {16, 32} <= {a.heads for a in served}:
-        return defect(
-            f"{', '.join(str(a) for a in asked[GB10] if a.heads < 64)} although SM12x has {limit:,} B"
-        )
-    lost = [a for a in asked[HOPPER] if a.refusal or a.bytes > SHARED_MEMORY[HOPPER]]
-    if lost:
-        return unknown(f"not even 9.0 can run it: {', '.join(map(str, lost))}")
-    refused = [str(a) for a in asked[GB10] if a.refusal]
-    return fixed(f"{', '.join([*map(str, served), *refused])}; SM12x has {limit:,} B")
+    ours = [a for (gpu, _, _), a in asked.items() if gpu == GB10]
+    if over := [a for a in ours if a.bytes > limit]:
+        return defect(f"{_told(over)}; SM12x has {limit:,} B")
+    if lost := [a for a in ours if a.refusal and a.heads in SERVED]:
+        return defect(f"{_told(lost)} although SM12x has {limit:,} B")
+    others = [a for (gpu, _, _), a in asked.items() if gpu == HOPPER]
+    if lost := [a for a in others if a.refusal or a.bytes > SHARED_MEMORY[HOPPER]]:
+        return unknown(f"not even 9.0 can run it: {_told(lost)}")
+    if wrong := [bad for a in ours if a.heads == HEADS[0] and (bad := _too_much_of_less(tree, path, a))]:
+        return defect("; ".join(wrong))
+    computed = [(key[0], asked[key]) for key in COMPUTED if not asked[key].refusal]
+    if wrong := [bad for gpu, a in computed if (bad := _wrong_numbers(tree, path, gpu, a))]:
+        return defect("; ".join(wrong))
+    return fixed(f"{_told(ours)}; SM12x has {limit:,} B; all heads come out right")
