@@ -20,9 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
-
-Strategy = Literal["extra_buffer", "extra_buffer_lazy", "no_buffer"]
 
 DEFAULT_RATIO = Fraction(9, 10)
 """SGLang's ``--mamba-full-memory-ratio`` where none is given."""
@@ -39,13 +36,13 @@ class Holding:
     """What decides how many state slots a running request holds.
 
     Args:
-        strategy: ``--mamba-radix-cache-strategy``.
+        strategy: ``--mamba-radix-cache-strategy``: extra_buffer, extra_buffer_lazy or no_buffer.
         overlap: whether the overlap scheduler runs (not ``--disable-overlap-schedule`` or ``--pp-size``).
         radix_cache: whether prefixes are cached (not ``--disable-radix-cache``).
         skip_decode_lock: ``SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK``.
     """
 
-    strategy: Strategy = "extra_buffer"
+    strategy: str = "extra_buffer"
     overlap: bool = True
     radix_cache: bool = True
     skip_decode_lock: bool = False
@@ -105,7 +102,11 @@ class StatePool:
 
     def bytes_for(self, requests: int) -> int:
         """Bytes of the pools that serve this many requests, with the slot to spare."""
-        return self.fixed_bytes + requests * self.request_bytes + SPARE_SLOTS * self.state_bytes
+        return self.allocated(self.slots_for(requests), requests)
+
+    def allocated(self, slots: int, requests: int) -> int:
+        """Bytes of the pools with this many slots and running requests: each has a padding entry."""
+        return (slots + 1 + (requests + 1) * self.draft_tokens) * self.state_bytes
 
     def slots_within(self, budget: int) -> int:
         """K: the slots that SGLang makes of ``budget`` bytes; at most 0 where it refuses to start."""

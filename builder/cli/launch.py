@@ -166,6 +166,8 @@ def command(
     )
     if listen not in ("127.0.0.1", "::1") and not checked.has("--api-key"):
         warn(f"requests are taken at {listen} from everybody who reaches it")
+    if plan and plan.warning:
+        warn(plan.warning)
     ranks = server.ranks(read)
     comments = _comments(spec.name, chosen, series.digest, plan)
     files = _files(ranks, form, comments, rank)

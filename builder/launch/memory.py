@@ -6,6 +6,7 @@ arguments, so that the plan and the command line cannot disagree.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +16,7 @@ from builder.launch.arguments import Arguments
 from builder.statepool import DEFAULT_RATIO, Holding, StatePool, state_budget
 
 GROWING_PATCH = "mamba-cache-for-requests"
-MIN_ATTENTION_SHARE = Fraction(1, 4)  # what that patch leaves to attention KV
+MIN_ATTENTION_SHARE = Fraction(1, 4)  # of states and attention KV: what that patch leaves to attention KV
 
 _UNITS = {
     "": 1,
@@ -59,6 +60,7 @@ class MemoryPlan:
         attention: what is left for attention KV.
         slots, served: of the state pool; None for a model without recurrent state.
         tokens: how many fit the attention KV; None where a token's bytes are not known.
+        warning: that fewer requests are served than are asked for, and the arguments that change it.
     """
 
     sizes: Sizes
@@ -68,6 +70,7 @@ class MemoryPlan:
     slots: int | None
     served: int | None
     tokens: int | None
+    warning: str | None
 
     def lines(self) -> list[str]:
         """The plan as a bar with its legend."""
@@ -90,7 +93,7 @@ class MemoryPlan:
             f". {shown(rest):>10}  left by --mem-fraction-static to activations, graphs and the host",
         ]
 
-    def as_json(self) -> dict[str, int | None]:
+    def as_json(self) -> dict[str, int | str | None]:
         return {
             "memory": self.sizes.memory,
             "weights": self.sizes.weights,
@@ -100,6 +103,7 @@ class MemoryPlan:
             "slots": self.slots,
             "served": self.served,
             "tokens": self.tokens,
+            "warning": self.warning,
         }
 
 
@@ -128,7 +132,7 @@ def plan_memory(sizes: Sizes, arguments: Arguments, *, patches: tuple[str, ...])
         patches: of the overlay: one of them makes the state pool grow for the requests that are asked for.
 
     Raises:
-        UsageError: no server starts with these, or it serves less than it is asked to; with the flag to turn.
+        UsageError: no server starts with these; with the flag to turn.
     """
     static = int(sizes.memory * _fraction(arguments))
     pools = static - sizes.weights
@@ -140,13 +144,20 @@ def plan_memory(sizes: Sizes, arguments: Arguments, *, patches: tuple[str, ...])
             found=f"{shown(static)} of {shown(sizes.memory)}",
             hint="more ranks (--tp-size), smaller weights, or a higher --mem-fraction-static",
         )
-    slots = served = None
+    pool, asked = _pool(sizes, arguments), _asked(arguments)
+    slots = served = warning = None
     state = 0
-    if sizes.state:
-        slots, served, state = _state(sizes, arguments, pools, patches)
+    if pool is not None:
+        slots = _slots(pool, sizes, arguments, pools, grows=GROWING_PATCH in patches)
+        served = pool.requests_of(slots) if asked is None else min(asked, pool.requests_of(slots))
+        if served == 0:
+            raise _none_served(pool, slots, asked or 1, pools, _workers(arguments))
+        if asked is not None and served < asked:
+            warning = _fewer_served(pool, arguments, served, asked, pools)
+        state = pool.allocated(slots, served)
     attention = pools - state
     tokens = attention // sizes.kv_token if sizes.kv_token else None
-    plan = MemoryPlan(sizes, static, state, attention, slots, served, tokens)
+    plan = MemoryPlan(sizes, static, state, attention, slots, served, tokens, warning)
     _check_attention(plan, arguments)
     return plan
 
@@ -181,61 +192,86 @@ def _share(arguments: Arguments, name: str) -> Fraction | None:
     return share
 
 
-def _state(sizes: Sizes, arguments: Arguments, pools: int, patches: tuple[str, ...]) -> tuple[int, int, int]:
-    """Slots, requests that they serve, and bytes of the state pool."""
-    pool = StatePool(
-        sizes.state,
-        _holding(arguments).slots_per_request,
-        arguments.number("--speculative-num-draft-tokens", 0),
-    )
-    workers = arguments.number("--dp-size", 1) if arguments.has("--enable-dp-attention") else 1
+def _pool(sizes: Sizes, arguments: Arguments) -> StatePool | None:
+    """The model's recurrent state; None where it has none."""
+    if not sizes.state:
+        return None
+    drafts = arguments.number("--speculative-num-draft-tokens", 0)
+    return StatePool(sizes.state, _holding(arguments).slots_per_request, drafts)
+
+
+def _workers(arguments: Arguments) -> int:
+    """Data-parallel workers of attention: what is said of requests and slots is for all of them."""
+    return arguments.number("--dp-size", 1) if arguments.has("--enable-dp-attention") else 1
+
+
+def _asked(arguments: Arguments) -> int | None:
+    """The requests that one worker is asked to run; None where nothing is asked for."""
     said = arguments.first("--max-running-requests")
-    asked = None if said is None else max(1, int(said) // workers)
-    slots = _slots(pool, arguments, pools, asked, grows=GROWING_PATCH in patches)
-    served = pool.requests_of(slots) if asked is None else min(asked, pool.requests_of(slots))
-    if served < (asked or 1):
-        needed = pool.slots_for(asked or 1)
-        raise UsageError(
-            "the recurrent states of the requests do not fit"
-            if served == 0
-            else "fewer requests would be served than are asked for",
-            where="--max-running-requests",
-            expected=f"{asked or 1} requests: {needed} slots, {shown(pool.bytes_for(asked or 1))}",
-            found=f"{served} requests: {max(slots, 0)} slots of {shown(sizes.state)}, "
-            f"out of {shown(pools)} for states and attention KV",
-            hint=_state_hint(pool, asked or 1, pools, workers),
-        )
-    states = slots + 1 + (served + 1) * pool.draft_tokens
-    return slots, served, states * pool.state_bytes
+    return None if said is None else max(1, int(said) // _workers(arguments))
 
 
-def _state_hint(pool: StatePool, asked: int, pools: int, workers: int) -> str:
-    if pool.bytes_for(asked) < pools:
-        return f"--max-mamba-cache-size {pool.slots_for(asked) * workers}; attention KV gives that up"
-    return (
-        f"--max-running-requests {pool.requests_within(pools) * workers} at most; or fewer draft tokens, "
-        "--mamba-ssm-dtype bfloat16, a higher --mem-fraction-static"
-    )
-
-
-def _slots(pool: StatePool, arguments: Arguments, pools: int, asked: int | None, *, grows: bool) -> int:
-    explicit = arguments.first("--max-mamba-cache-size")
+def _slots(pool: StatePool, sizes: Sizes, arguments: Arguments, pools: int, *, grows: bool) -> int:
+    """Slots of the state pool of one worker, as the server comes to them."""
+    explicit, asked = arguments.first("--max-mamba-cache-size"), _asked(arguments)
     if explicit is not None:
-        workers = arguments.number("--dp-size", 1) if arguments.has("--enable-dp-attention") else 1
-        return int(explicit) // workers
+        return int(explicit) // _workers(arguments)
+    if asked is not None and arguments.has("--disable-radix-cache"):
+        return asked
     ratio = _share(arguments, "--mamba-full-memory-ratio")
     slots = pool.slots_within(state_budget(pools, DEFAULT_RATIO if ratio is None else ratio))
-    if grows and asked is not None and ratio is None:
-        most = pool.slots_within(int(pools * (1 - MIN_ATTENTION_SHARE)))
-        slots = max(slots, min(pool.slots_for(asked), most))
-    return slots
+    if not grows or asked is None or ratio is not None or arguments.number("--pp-size", 1) > 1:
+        return slots
+    left = pools - pool.bytes_for(asked)
+    return max(slots, pool.slots_for(asked)) if _attention_keeps(left, sizes, arguments, pools) else slots
+
+
+def _attention_keeps(left: int, sizes: Sizes, arguments: Arguments, pools: int) -> bool:
+    """Whether ``left`` bytes are the share that attention keeps, and one context as far as that is known."""
+    context = arguments.first("--context-length")
+    holds_context = context is None or not sizes.kv_token or left // sizes.kv_token >= int(context)
+    return left >= pools * MIN_ATTENTION_SHARE and holds_context
+
+
+def _fewer_served(pool: StatePool, arguments: Arguments, served: int, asked: int, pools: int) -> str:
+    workers, needed = _workers(arguments), pool.bytes_for(asked)
+    each = " by each of the data-parallel workers" if workers > 1 else ""
+    said = f"{asked} requests are asked for and {served} would be served{each}: "
+    slots = f"--max-mamba-cache-size {pool.slots_for(asked) * workers}"
+    if needed >= pools:
+        return (
+            f"{said}their states take {shown(needed)} of {shown(pools)} for states and attention KV; "
+            "raise --mem-fraction-static, or halve the states with --mamba-ssm-dtype bfloat16"
+        )
+    if arguments.first("--max-mamba-cache-size") is not None:
+        return f"{said}{slots} serves them all and leaves {shown(pools - needed)} to attention KV"
+    ratio = math.ceil(100 * needed / (pools - needed)) / 100
+    return (
+        f"{said}{slots} or --mamba-full-memory-ratio {ratio} serves them all "
+        f"and leaves {shown(pools - needed)} to attention KV"
+    )
+
+
+def _none_served(pool: StatePool, slots: int, asked: int, pools: int, workers: int) -> UsageError:
+    if pool.bytes_for(1) < pools:
+        hint = f"--max-mamba-cache-size {pool.slots_for(1) * workers}; attention KV gives that up"
+    else:
+        hint = "fewer draft tokens, --mamba-ssm-dtype bfloat16, a higher --mem-fraction-static"
+    return UsageError(
+        "the recurrent states of one request do not fit",
+        where="--max-running-requests",
+        expected=f"1 request: {pool.slots_for(1)} slots, {shown(pool.bytes_for(1))}",
+        found=f"{max(slots, 0)} slots of {shown(pool.state_bytes)}, "
+        f"out of {shown(pools)} for states and attention KV; {asked} asked for",
+        hint=hint,
+    )
 
 
 def _holding(arguments: Arguments) -> Holding:
     strategy = arguments.first("--mamba-radix-cache-strategy")
     try:
         return Holding(
-            strategy="extra_buffer" if strategy in (None, "auto") else strategy,  # type: ignore[arg-type]
+            strategy="extra_buffer" if strategy is None or strategy == "auto" else strategy,
             overlap=not arguments.has("--disable-overlap-schedule") and arguments.number("--pp-size", 1) == 1,
             radix_cache=not arguments.has("--disable-radix-cache"),
         )

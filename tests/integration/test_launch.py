@@ -152,8 +152,10 @@ def test_the_plan_is_shown_with_the_script(launch: Callable[..., Run]) -> None:
     subprocess.run(["bash", "-n"], input=run.out, text=True, check=True)
     planned = launch((*GLM[:2], (*GLM[2], *words)), *sizes, "--json").json["plan"]
     assert planned["served"] == 8
-    too_many = launch((*GLM[:2], (*GLM[2], *words[:-3], "500", *words[-2:])), *sizes, code=2)
-    assert "--max-running-requests" in too_many.err
+    assert planned["warning"] is None
+    many = launch((*GLM[:2], (*GLM[2], *words[:-3], "500", *words[-2:])), *sizes, "--json")
+    assert "500 requests are asked for" in many.json["plan"]["warning"]
+    assert many.json["plan"]["warning"] in many.err
 
 
 def test_what_was_pushed_last_is_launched(

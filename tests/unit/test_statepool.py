@@ -54,7 +54,7 @@ def test_lazy_buffers_without_overlap_are_refused() -> None:
 
 def test_unknown_strategy_is_refused() -> None:
     with pytest.raises(ValueError, match="no such strategy"):
-        Holding("extra")  # type: ignore[arg-type]
+        Holding("extra")
 
 
 def test_measured_intermediate_cache_of_one_request() -> None:
