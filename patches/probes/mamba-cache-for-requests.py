@@ -177,7 +177,7 @@ def _declares(kind: type, name: str) -> bool:
 
 
 class Sizer:
-    """The sizing code of a tree, run for one server after the other; each has settings and a log of its own."""
+    """The sizing code of a tree, run for one server after the other; each has its own settings and log."""
 
     def __init__(self, tree: Tree, path: str) -> None:
         self.settings, self.log, self.token = Settings(), Log(), 0
