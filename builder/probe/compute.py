@@ -108,7 +108,17 @@ class Load(Node):
     def code(self, emit: _Emit) -> str:
         if _within(self.array, self.index):
             return f"{emit.name(self.array.data)}[{_flat(self.array, self.index, emit)}]"
-        return f"{emit.name(self.array.get)}({', '.join(part.code(emit) for part in self.index)})"
+        if not self.array.guarded or len(self.index) != len(self.array.shape):
+            return f"{emit.name(self.array.get)}({', '.join(part.code(emit) for part in self.index)})"
+        unsure, places = [], []
+        for part, size, step in zip(self.index, self.array.shape, self.array.strides, strict=True):
+            text = part.code(emit)
+            if not _in_range(part, size):
+                place = emit.place()
+                unsure.append(f"0 <= ({place} := {text}) < {size}")
+                text = place
+            places.append(f"{text} * {step}")
+        return f"({emit.name(self.array.data)}[{' + '.join(places)}] if {' and '.join(unsure)} else 0)"
 
 
 class Call(Node):
@@ -199,9 +209,16 @@ class _Emit:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
+        self._places = 0
+
     def name(self, value: Any) -> str:
         self.values.append(value)
         return f"p{len(self.values) - 1}"
+
+    def place(self) -> str:
+        """A name for something that is computed once and read twice."""
+        self._places += 1
+        return f"w{self._places}"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -240,7 +257,7 @@ class Array:
     ) -> None:
         self.shape = tuple(shape)
         self.data: list[Any] = data if isinstance(data, list) else [data] * math.prod(self.shape)
-        self.dtype, self._loops, self._guarded = dtype, loops, guarded
+        self.dtype, self._loops, self.guarded = dtype, loops, guarded
         self.strides = tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
 
     def get(self, *index: int) -> Any:
@@ -281,7 +298,7 @@ class Array:
         place = 0
         for number, size, stride in zip(index, self.shape, self.strides, strict=True):
             if not 0 <= number < size:
-                if self._guarded:
+                if self.guarded:
                     return None
                 raise CannotTell(f"a kernel reaches {number} of {size} in its own memory")
             place += number * stride
@@ -309,11 +326,13 @@ class Array:
 
 def _within(array: Array, index: Sequence[Node]) -> bool:
     """Whether every index is surely in range, so that nothing need be asked."""
-    return len(index) == len(array.shape) and all(
-        (isinstance(part, Axis) and part.size <= size)
-        or (isinstance(part, Constant) and isinstance(part.number, int) and 0 <= part.number < size)
-        for part, size in zip(index, array.shape, strict=True)
-    )
+    return len(index) == len(array.shape) and all(map(_in_range, index, array.shape))
+
+
+def _in_range(part: Node, size: int) -> bool:
+    if isinstance(part, Constant):
+        return isinstance(part.number, int) and 0 <= part.number < size
+    return isinstance(part, Axis) and part.size <= size
 
 
 def _flat(array: Array, index: Sequence[Node], emit: _Emit) -> str:

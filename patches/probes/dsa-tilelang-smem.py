@@ -18,7 +18,7 @@ HEADS = (16, 24, 32, 64, 128)
 SERVED = {16, 24, 32}
 BF16, INT32 = DTYPES["bfloat16"], DTYPES["int32"]
 SMALL = {"latent": 16, "tail": 8, "topk": 64}  # what LATENT, ROPE and TOPK are where numbers are computed
-SMALL_LIMITS = (6000, 7000, 8000, 12_000, 300_000)  # bytes; one of them leads to the tile of the real sizes
+SMALL_LIMITS = (6000, 7000, 8000, 12_000)  # bytes; one of them leads to the tile of the real sizes
 COMPUTED = ((GB10, 24, 0), (GB10, 24, ROPE), (GB10, 64, 0), (HOPPER, 128, 0))
 
 
@@ -49,36 +49,46 @@ def _told(asked: Sequence[Asked]) -> str:
     return ", ".join(f"{said} at {', '.join(h)} heads ({model})" for (said, model), h in heads.items())
 
 
-def _forward(tree: Tree, path: str, gpu: tuple[int, int], limit: int, tracer: TileLang) -> Any:
-    """``tilelang_sparse_fwd`` on a GPU that gives a block this much shared memory."""
-    device = cuda_device(gpu)
-    properties = SimpleNamespace(major=gpu[0], minor=gpu[1], shared_memory_per_block_optin=limit)
-    device["torch.cuda.get_device_properties"] = lambda *_: properties
-    program = Program(tree, device | tracer.stubs | {"is_hip": lambda: False})
-    return program.module(path).tilelang_sparse_fwd
+class Site:
+    """``tilelang_sparse_fwd`` on GPUs that give a block so and so much shared memory."""
+
+    def __init__(self, tree: Tree, path: str) -> None:
+        self._tree, self._path = tree, path
+        self._made: dict[tuple[tuple[int, int], int], tuple[TileLang, Any]] = {}
+
+    def call(self, gpu: tuple[int, int], limit: int, **arguments: Any) -> tuple[Tensor, tuple[Kernel, ...]]:
+        """What it gives back, and the kernels that it launched."""
+        if (gpu, limit) not in self._made:
+            tracer = TileLang()
+            device = cuda_device(gpu)
+            properties = SimpleNamespace(major=gpu[0], minor=gpu[1], shared_memory_per_block_optin=limit)
+            device["torch.cuda.get_device_properties"] = lambda *_: properties
+            program = Program(self._tree, device | tracer.stubs | {"is_hip": lambda: False})
+            self._made[gpu, limit] = tracer, program.module(self._path).tilelang_sparse_fwd
+        tracer, forward = self._made[gpu, limit]
+        tracer.launched.clear()
+        out = forward(**arguments)
+        return out, tuple(launch.kernel for launch in tracer.launched)
 
 
-def _ask(
-    tree: Tree, path: str, gpu: tuple[int, int], tail: int, heads: int, limit: int | None = None
-) -> Asked:
-    tracer = TileLang()
+def _ask(site: Site, gpu: tuple[int, int], tail: int, heads: int, limit: int | None = None) -> Asked:
     width = LATENT + tail
     q = Tensor((4, heads, width), BF16)
     kv, indices = Tensor((4096, 1, width), BF16), Tensor((4, 1, TOPK), INT32)
+    known = {"q": q, "kv": kv, "indices": indices, "sm_scale": Case.scale, "d_v": LATENT}
     try:
-        forward = _forward(tree, path, gpu, limit or SHARED_MEMORY[gpu], tracer)
-        forward(q=q, kv=kv, indices=indices, sm_scale=Case.scale, d_v=LATENT)
+        _, kernels = site.call(gpu, limit or SHARED_MEMORY[gpu], **known)
     except (ValueError, AssertionError) as refusal:
         return Asked(tail, heads, refusal=f"refused ({' '.join(str(refusal).split())[:80]})")
-    return Asked(tail, heads, tuple(launch.kernel for launch in tracer.launched))
+    return Asked(tail, heads, kernels)
 
 
-def _too_much_of_less(tree: Tree, path: str, asked: Asked) -> str:
+def _too_much_of_less(site: Site, asked: Asked) -> str:
     """What is asked for where the device has a byte less; empty if that fits, or the source goes by other."""
     most, less = 1 << 30, asked.bytes - 1
-    if not asked.bytes or _ask(tree, path, GB10, asked.tail, asked.heads, most).bytes == asked.bytes:
+    if not asked.bytes or _ask(site, GB10, asked.tail, asked.heads, most).bytes == asked.bytes:
         return ""  # it goes by something else
-    instead = _ask(tree, path, GB10, asked.tail, asked.heads, less)
+    instead = _ask(site, GB10, asked.tail, asked.heads, less)
     return f"{_told([instead])} where a block may have {less:,} B" if instead.bytes > less else ""
 
 
@@ -92,40 +102,41 @@ def _same_way(real: Sequence[Kernel], small: Sequence[Kernel]) -> bool:
     )
 
 
-def _wrong_numbers(tree: Tree, path: str, gpu: tuple[int, int], asked: Asked) -> str:
+def _wrong_numbers(site: Site, gpu: tuple[int, int], asked: Asked) -> str:
     """What of the kernel's result is wrong; empty where nothing is.
 
     Computed with small sizes where they lead to the same tile, else with the real ones and few indices.
     """
-    tail = SMALL["tail"] if asked.tail else 0
-    small = Case(asked.heads, SMALL["latent"], tail, SMALL["topk"])
+    small = Case(asked.heads, SMALL["latent"], SMALL["tail"] if asked.tail else 0, SMALL["topk"])
     real = Case(asked.heads, LATENT, asked.tail, SMALL["topk"])
-    for case, limit in (*((small, limit) for limit in SMALL_LIMITS), (real, SHARED_MEMORY[gpu])):
-        tracer = TileLang()
-        forward = _forward(tree, path, gpu, limit, tracer)
-        q, kv, indices = case.tensors(BF16)
-        known = {"sm_scale": case.scale, "d_v": case.latent}
-        if case is small:
-            shapes = [Tensor(tensor.shape, tensor.dtype) for tensor in (q, kv, indices)]
-            try:
-                forward(*shapes, **known)
-            except (ValueError, AssertionError):
-                continue
-            if not _same_way(asked.kernels, [launch.kernel for launch in tracer.launched]):
-                continue
-        out = forward(q=q, kv=kv, indices=indices, **known)
-        if bad := case.wrong(q, kv, indices, out):
-            return f"{named(gpu)} at {asked.heads} heads ({'RoPE' if tail else 'NoPE'}): {bad}"
-        return ""
-    return ""
+    limits = (SHARED_MEMORY[gpu], *SMALL_LIMITS)
+    limit = next(
+        (limit for limit in limits if _same_way(asked.kernels, _launched(site, gpu, limit, small))), 0
+    )
+    case = small if limit else real
+    q, kv, indices = case.tensors(BF16)
+    known = {"q": q, "kv": kv, "indices": indices, "sm_scale": case.scale, "d_v": case.latent}
+    out, _ = site.call(gpu, limit or SHARED_MEMORY[gpu], **known)
+    bad = case.wrong(q, kv, indices, out)
+    return bad and f"{named(gpu)} at {asked.heads} heads ({'RoPE' if asked.tail else 'NoPE'}): {bad}"
+
+
+def _launched(site: Site, gpu: tuple[int, int], limit: int, case: Case) -> tuple[Kernel, ...]:
+    q, kv, indices = (Tensor(tensor.shape, tensor.dtype) for tensor in case.tensors(BF16))
+    known = {"q": q, "kv": kv, "indices": indices, "sm_scale": case.scale, "d_v": case.latent}
+    try:
+        return site.call(gpu, limit, **known)[1]
+    except (ValueError, AssertionError):
+        return ()
 
 
 def probe(tree: Tree) -> Answer:
     path = locate(tree, KERNELS, b"def tilelang_sparse_fwd")
     if path is None:
         return unknown("nothing in the tree is called tilelang_sparse_fwd")
+    site = Site(tree, path)
     asked = {
-        (gpu, heads, tail): _ask(tree, path, gpu, tail, heads)
+        (gpu, heads, tail): _ask(site, gpu, tail, heads)
         for gpu in (GB10, HOPPER)
         for tail in (0, ROPE)
         for heads in HEADS
@@ -141,9 +152,9 @@ def probe(tree: Tree) -> Answer:
     others = [a for (gpu, _, _), a in asked.items() if gpu == HOPPER]
     if lost := [a for a in others if a.refusal or a.bytes > SHARED_MEMORY[HOPPER]]:
         return unknown(f"not even 9.0 can run it: {_told(lost)}")
-    if wrong := [bad for a in ours if a.heads == HEADS[0] and (bad := _too_much_of_less(tree, path, a))]:
+    if wrong := [bad for a in ours if a.heads == HEADS[0] and (bad := _too_much_of_less(site, a))]:
         return defect("; ".join(wrong))
     computed = [(key[0], asked[key]) for key in COMPUTED if not asked[key].refusal]
-    if wrong := [bad for gpu, a in computed if (bad := _wrong_numbers(tree, path, gpu, a))]:
+    if wrong := [bad for gpu, a in computed if (bad := _wrong_numbers(site, gpu, a))]:
         return defect("; ".join(wrong))
     return fixed(f"{_told(ours)}; SM12x has {limit:,} B; all heads come out right")
