@@ -25,7 +25,6 @@ _INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))
 HUNK_HEADER = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _MAIL = re.compile(rb"From [0-9a-f]{40} ")
-_SIGNATURE_VERSION = re.compile(rb"\d+\.\d+")
 _DAMAGED_OPENING = re.compile(rb"[^A-Za-z0-9\n]{1,8}diff --git ")
 GIT_HEADERS = (
     b"index ", b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"similarity index ",
@@ -217,14 +216,27 @@ def is_damaged_opening(line: bytes) -> bool:
 
 
 def check_head(lines: Sequence[bytes], where: str) -> None:
-    """Refuse a damaged opening among the lines before a diff, where a git header follows it.
+    """Refuse a part of a diff among the lines before it: its first line was damaged, and it would be prose.
+
+    Args:
+        lines: all before the diff: a mail's head and message, or any text.
+        where: name of the patch, for errors.
 
     Raises:
-        InvalidInput: as :func:`check_opening` says.
+        InvalidInput: a damaged opening has a git header behind it, or a hunk stands where no message is.
     """
-    for number, line in enumerate(lines[:-1]):
-        if lines[number + 1].startswith(GIT_HEADERS):
+    is_mail = bool(lines) and lines[0].startswith((b"From ", b"From: ", b"Subject: ", b"Date: "))
+    rule = next((n for n, line in enumerate(lines) if is_mail and line.rstrip() == b"---"), -1)
+    for number, line in enumerate(lines):
+        if number + 1 < len(lines) and lines[number + 1].startswith(GIT_HEADERS):
             check_opening(line, where, number + 1)
+        if number > rule and HUNK_HEADER.match(line):
+            raise InvalidInput(
+                "a hunk stands before the first file",
+                where=f"{where}, line {number + 1}",
+                expected="diff --git a/PATH b/PATH, or --- and +++ with the file's name, before it",
+                found=shown(line),
+            )
 
 
 def hunk_counts(match: re.Match[bytes]) -> tuple[int, int, int, int]:
@@ -263,11 +275,32 @@ def _is_next_file(lines: Sequence[bytes], at: int) -> bool:
 
 
 def is_signature(lines: Sequence[bytes], at: int) -> bool:
-    """Whether a mail's signature begins here: ``-- ``, git's version, and nothing more of this mail."""
+    """Whether a mail's signature begins here: ``-- ``, and behind it no line that a diff could have."""
     if at >= len(lines) or lines[at].rstrip(b"\r\n") not in (b"-- ", b"--"):
         return False
-    rest = [line for line in lines[at + 1 : at + 4] if line.strip()]
-    return not rest or _SIGNATURE_VERSION.match(rest[0]) is not None
+    rest = next((line for line in lines[at + 1 : at + 4] if line.strip()), b"")
+    return not rest.startswith((b" ", b"+", b"-", b"@", b"\\", b"diff ", *GIT_HEADERS))
+
+
+def check_signature(lines: Sequence[bytes], where: str, first_line: int) -> None:
+    """Nothing of a diff may stand behind a mail's signature: it would be lost.
+
+    Args:
+        lines: the signature and all that follows it.
+        where: name of the patch, for errors.
+        first_line: the line of the patch file that they begin on.
+
+    Raises:
+        InvalidInput: with the first line that belongs to a diff.
+    """
+    for number, line in enumerate(lines[1:], first_line + 1):
+        if line.startswith((b"diff --git ", b"@@ ", *GIT_HEADERS)):
+            raise InvalidInput(
+                "a part of the diff stands behind a mail's signature",
+                where=f"{where}, line {number}",
+                expected="the end of the patch behind the line --",
+                found=shown(line),
+            )
 
 
 def _sign(line: bytes) -> bytes | None:
@@ -289,34 +322,65 @@ def _file_diff(lines: list[bytes], where: str, first_line: int) -> FileDiff:
     header_end = next((n for n, line in enumerate(lines) if HUNK_HEADER.match(line)), len(lines))
     header = [line.rstrip(b"\n") for line in lines[:header_end]]
     without_hunks = _read_header(header, where, first_line)
-    if not without_hunks.binary:
-        _check_header(header, where, first_line)
+    if without_hunks.binary:
+        _check_binary(header, where, first_line)
+    else:
+        _check_header(header, where, first_line, has_hunks=header_end < len(lines))
     if header_end == len(lines):
         _check_changes(without_hunks, header, where)
         return without_hunks
-    return replace(without_hunks, hunks=_parse_hunks(lines[header_end:], where, first_line + header_end))
+    hunks = _parse_hunks(lines[header_end:], where, first_line + header_end)
+    kept = {"create": [hunk.old for hunk in hunks], "delete": [hunk.new for hunk in hunks]}
+    if any(kept.get(without_hunks.kind, ())):
+        raise InvalidInput(
+            "a file that is made, or deleted, has lines that are kept",
+            where=f"{where}, line {first_line}",
+            expected="only added lines in a new file, and only removed ones in a deleted file",
+            found=f"{without_hunks.kind} {without_hunks.path}",
+        )
+    return replace(without_hunks, hunks=hunks)
 
 
-def _check_header(header: list[bytes], where: str, first_line: int) -> None:
-    """Between a file's first line and its hunks stand git's own lines, and nothing else."""
+def _check_header(header: list[bytes], where: str, first_line: int, *, has_hunks: bool) -> None:
+    """A file's part has git's own lines, then ``---`` and ``+++``, then hunks; or git's own lines alone."""
+    ended = False
     for number, line in enumerate(header[1:], 1):
-        if line.strip() in (b"--", b""):
-            if line.strip():
-                return
-            continue
+        at = f"{where}, line {first_line + number}"
         if line.startswith(b"@@"):
             raise InvalidInput(
                 "hunk's first line cannot be read",
-                where=f"{where}, line {first_line + number}",
+                where=at,
                 expected="@@ -LINE,COUNT +LINE,COUNT @@",
                 found=shown(line),
             )
-        if not line.startswith(GIT_HEADERS):
-            raise InvalidInput(
-                "patch has text that belongs to no hunk",
-                where=f"{where}, line {first_line + number}",
-                found=shown(line),
-            )
+        if is_signature(header, number) and not has_hunks:
+            check_signature(header[number:], where, first_line + number)
+            return
+        ended = ended or not line.strip()
+        if line.strip() and (ended or not line.startswith(GIT_HEADERS)):
+            raise InvalidInput("patch has text that belongs to no hunk", where=at, found=shown(line))
+    names = [line[:4] for line in header if line.startswith((b"--- ", b"+++ "))]
+    if has_hunks and (ended or names != [b"--- ", b"+++ "] or header[-2][:4] != b"--- "):
+        raise InvalidInput(
+            "hunks do not follow the names of their file",
+            where=f"{where}, line {first_line}",
+            expected="--- a/PATH, +++ b/PATH, and then the first hunk",
+            found=shown(header[-1]),
+        )
+
+
+def _check_binary(header: list[bytes], where: str, first_line: int) -> None:
+    """A binary change says so in one line, or has its data behind that line."""
+    at = next((n for n, line in enumerate(header) if line.startswith(b"GIT binary patch")), None)
+    if at is not None and not (
+        header[at + 1 : at + 2] and header[at + 1].startswith((b"literal ", b"delta "))
+    ):
+        raise InvalidInput(
+            "binary change has no data",
+            where=f"{where}, line {first_line + at}",
+            expected="literal SIZE or delta SIZE, and the data",
+            hint="get the patch again: git diff --binary writes the data",
+        )
 
 
 def _check_changes(diff: FileDiff, header: list[bytes], where: str) -> None:
@@ -392,6 +456,14 @@ def _mode(said: bytes | None, where: str, line: int) -> str | None:
 def _kind_and_paths(first: bytes, said: dict[str, bytes], where: str, line: int) -> tuple[Kind, str, str]:
     old: str | None
     new: str | None
+    fates = [key for key in ("new file mode", "deleted file mode", "rename to", "copy to") if key in said]
+    if len(fates) > 1:
+        raise InvalidInput(
+            "a file's part of the patch says two things of one file",
+            where=f"{where}, line {line}",
+            expected="a new file, a deleted one, a rename or a copy",
+            found=" and ".join(fates),
+        )
     old, new = _header_paths(first)
     for key, is_old in (("---", True), ("+++", False)):
         if key in said and (name := said[key].split(b"\t")[0]) != b"/dev/null":
@@ -423,6 +495,8 @@ def _check_names(
     written = [said[key].split(b"\t")[0] for key in ("---", "+++") if key in said]
     names = {unquote_path(name).partition("/")[2] for name in written if name != b"/dev/null"}
     names |= {path for path in header if path is not None and kind in ("modify", "create", "delete")}
+    moves = ("rename from", "rename to", "copy from", "copy to")
+    names |= {unquote_path(said[key]) for key in moves if key in said}
     if other := sorted(names - set(paths)) or (kind == "modify" and paths[0] != paths[1] and sorted(names)):
         raise InvalidInput(
             "a file's part of the patch names two files",
@@ -508,10 +582,9 @@ def _checked_end(lines: list[bytes], where: str, first_line: int) -> int:
     count = 0
     while number < len(lines) and (match := HUNK_HEADER.match(lines[number])):
         count += 1
+        check_counts(lines, number, where, count, first_line)
         end = number + 1 + body_length(lines, number + 1, match)
         body = lines[number + 1 : end]
-        if count_lines(body) != _wanted(match) or (end < len(lines) and _is_surplus(lines, end)):
-            raise _miscounted(lines, number, match, where, first_line, count)
         if not any(line[:1] in (b"+", b"-") for line in body):
             raise InvalidInput(
                 "hunk changes nothing: it has no removed and no added line",
@@ -523,15 +596,41 @@ def _checked_end(lines: list[bytes], where: str, first_line: int) -> int:
     return number
 
 
+def check_counts(lines: Sequence[bytes], header: int, where: str, number: int, first_line: int = 1) -> None:
+    """A hunk must have the lines that it counts, and no line behind it that looks like one more.
+
+    Args:
+        lines: of the patch.
+        header: the index of the hunk's first line.
+        where: name of the patch, for errors.
+        number: of the hunk in its file, from 1.
+        first_line: the line of the patch file that ``lines`` begin on.
+
+    Raises:
+        InvalidInput: naming both counts, and whether the patch is cut off.
+    """
+    match = HUNK_HEADER.match(lines[header])
+    if match is None:
+        return
+    end = header + 1 + body_length(lines, header + 1, match)
+    if count_lines(lines[header + 1 : end]) != _wanted(match) or _is_surplus(lines, end):
+        raise _miscounted(lines, header, match, where, first_line, number)
+
+
 def count_lines(body: Iterable[bytes]) -> tuple[int, int]:
     """How many old and new lines a hunk's body has."""
     signs = [_sign(line) for line in body]
     return sum(s in (b" ", b"-") for s in signs), sum(s in (b" ", b"+") for s in signs)
 
 
-def _is_surplus(lines: list[bytes], at: int) -> bool:
+def _is_surplus(lines: Sequence[bytes], at: int) -> bool:
     """Whether a line behind a hunk looks like one more of it."""
-    if is_signature(lines, at) or _is_next_file(lines, at) or is_damaged_opening(lines[at]):
+    if (
+        at >= len(lines)
+        or is_signature(lines, at)
+        or _is_next_file(lines, at)
+        or is_damaged_opening(lines[at])
+    ):
         return False
     return bool(lines[at].strip()) and _sign(lines[at]) is not None
 
@@ -553,7 +652,8 @@ def _joined(hunk: Iterable[Any]) -> Iterator[bytes]:
 def _check_rest(lines: list[bytes], position: int, where: str, first_line: int) -> None:
     """Only a mail signature or blank lines may follow the last hunk: lines it does not count are lost."""
     rest = lines[position:]
-    if rest and rest[0].rstrip(b"\r\n") in (b"--", b"-- "):
+    if is_signature(rest, 0):
+        check_signature(rest, where, first_line + position)
         return
     for number, line in enumerate(rest):
         if line.strip():
@@ -575,7 +675,7 @@ def _wanted(match: re.Match[bytes]) -> tuple[int, int]:
 
 
 def lost_blanks(lines: Sequence[bytes], header: int, match: re.Match[bytes]) -> int:
-    """How many blank context lines a mailer or an editor cut off a hunk, the last of its patch; 0 for none.
+    """How many blank context lines a mailer or an editor cut off a hunk, the last of its file; 0 for none.
 
     It is the last hunk, it lacks as many old lines as new ones, and its context is begun and not complete.
 
@@ -586,7 +686,10 @@ def lost_blanks(lines: Sequence[bytes], header: int, match: re.Match[bytes]) -> 
     """
     end = header + 1 + body_length(lines, header + 1, match)
     body = lines[header + 1 : end]
-    if any(line.strip() for line in lines[end:]) and not is_signature(lines, end):
+    rest = next((line for line in lines[end:] if line.strip()), b"")
+    if rest and not (
+        rest.startswith(b"diff --git ") or is_signature(lines, end) or _is_next_file(lines, end)
+    ):
         return 0
     (old, new), (has_old, has_new) = _wanted(match), count_lines(body)
     context = next((n for n, line in enumerate(reversed(body)) if _sign(line) != b" "), 0)
@@ -595,7 +698,7 @@ def lost_blanks(lines: Sequence[bytes], header: int, match: re.Match[bytes]) -> 
 
 
 def _miscounted(
-    lines: list[bytes], header: int, match: re.Match[bytes], where: str, first_line: int, count: int
+    lines: Sequence[bytes], header: int, match: re.Match[bytes], where: str, first_line: int, count: int
 ) -> InvalidInput:
     """A hunk whose lines are not those it counts, as an error naming both counts."""
     start = header + 1
@@ -609,12 +712,12 @@ def _miscounted(
             if lost == 1
             else f"the last {lost} context lines of the hunk are missing",
             where=at,
-            expected="a blank line of context (one space) at the end of the patch",
-            found="the end of the patch: a mailer or an editor cut blank lines off it",
+            expected="a blank line of context (one space) at the end",
+            found="the end: a mailer or an editor cut blank lines off it",
             hint="overlay patch lint --fix, or overlay patch import, puts it back",
             facts=facts | {"lost_blank_lines": lost},
         )
-    while end < len(lines) and _is_surplus(lines, end):
+    while _is_surplus(lines, end):
         end += 1
     has_old, has_new = count_lines(lines[start:end])
     is_cut = has_old < old or has_new < new

@@ -101,28 +101,27 @@ def mend_text(data: bytes) -> tuple[bytes, list[Mend]]:
 
 
 def _put_back_lost_blanks(lines: list[bytes], spans: Sequence[HunkSpan], mends: list[Mend]) -> None:
-    """Blank context lines that were cut off the last hunk; whether they fit is seen when it is placed."""
-    if not spans:
-        return
-    header, end = spans[-1].header, spans[-1].end
-    match = HUNK_HEADER.match(lines[header])
-    lost = lost_blanks(lines, header, match) if match else 0
-    if lost:
-        what = f"{lost} blank context line{'s were' if lost > 1 else ' was'} cut off the end of the last hunk"
-        mends.append(Mend("blank-context", end + 1, what))
-        lines[end:end] = [b" \n"] * lost
+    """Blank context lines that were cut off a last hunk; whether they fit is seen when it is placed."""
+    for span in reversed(spans):
+        match = HUNK_HEADER.match(lines[span.header])
+        lost = lost_blanks(lines, span.header, match) if match else 0
+        if lost:
+            were = "s were" if lost > 1 else " was"
+            what = f"{lost} blank context line{were} cut off the end of the hunk"
+            mends.append(Mend("blank-context", span.end + 1, what))
+            lines[span.end : span.end] = [b" \n"] * lost
 
 
 def _without_blanks(lines: list[bytes], start: int, mends: list[Mend]) -> list[bytes]:
-    """The lines without blank ones between and behind hunks; those of a mail's signature are its own."""
+    """The lines without blank ones right behind hunks; those of a mail's signature are its own."""
     inside = {number for span in hunk_spans(lines) for number in range(span.header, span.end)}
     kept: list[bytes] = []
-    binary = False
+    behind_hunk = False
     for number, line in enumerate(lines):
         if is_signature(lines, number) and number not in inside:
             return kept + lines[number:]
-        binary = line.startswith(b"GIT binary patch") or (binary and not line.startswith(b"diff --git "))
-        if number > start and number not in inside and not line.strip() and not binary:
+        behind_hunk = number in inside or (behind_hunk and not line.strip())
+        if behind_hunk and number > start and number not in inside:
             mends.append(Mend("blank-line", number + 1, "blank line belongs to no hunk"))
         else:
             kept.append(line)

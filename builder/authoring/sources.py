@@ -12,7 +12,16 @@ from pathlib import Path
 
 from builder.authoring.head import Head, read_head
 from builder.authoring.mending import Mend, diff_start, hunk_spans, mend_text, recount, split
-from builder.diff import GIT_HEADERS, MAX_DIFF_BYTES, check_head, check_opening, shown
+from builder.diff import (
+    GIT_HEADERS,
+    MAX_DIFF_BYTES,
+    check_counts,
+    check_head,
+    check_opening,
+    check_signature,
+    is_signature,
+    shown,
+)
 from builder.errors import InvalidInput
 from builder.gitstore import GitError, run_git
 
@@ -176,20 +185,29 @@ def _is_index_line(line: bytes) -> bool:
 
 def _only_diff(lines: Sequence[bytes], start: int, name: str) -> bytes:
     """The diff without what other tools put between files; lines that look like lost content are refused."""
+    where = name or "patch"
     kept: list[bytes] = []
-    inside = {n: span for span in hunk_spans(lines) for n in range(span.header, span.end)}
-    ended = False
+    spans = hunk_spans(lines)
+    for span in spans:
+        check_counts(lines, span.header, where, span.number)
+    inside = {n for span in spans for n in range(span.header, span.end)}
+    in_header = is_binary = False
     for number in range(start, len(lines)):
         line = lines[number]
-        if number not in inside and not ended:
-            check_opening(line, name or "patch", number + 1)
-            ended = line.rstrip() == b"--"
-        if number in inside or line.startswith((b"diff --git ", *GIT_HEADERS)):
+        if number not in inside:
+            check_opening(line, where, number + 1)
+            if is_signature(lines, number):
+                check_signature(lines[number:], where, number + 1)
+                break
+        is_header = line.startswith((b"diff --git ", *GIT_HEADERS))
+        in_header = number not in inside and (in_header or is_header)
+        is_binary = line.startswith(b"GIT binary patch") or (is_binary and not is_header)
+        if number in inside or is_header or not line.strip():
             kept.append(line)
-        elif line[:1] in (b" ", b"+", b"-", b"@") and line.strip() and not ended:
+        elif not is_binary and (in_header or not _is_index_line(line)):
             raise InvalidInput(
                 "patch has text that belongs to no hunk",
-                where=f"{name or 'patch'}, line {number + 1}",
+                where=f"{where}, line {number + 1}",
                 found=shown(line),
             )
     return b"".join(kept)
