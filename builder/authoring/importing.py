@@ -112,7 +112,15 @@ def import_pieces(home: Home, upstream: Upstream, pieces: Sequence[Piece], wish:
     reports = applied.reports[len(series.patches) :]
     written = _write(home, reports, pieces)
     return [
-        Imported(report.patch.name, data, piece.mends, reading, report.dropped, report.offsets, tuple(paths))
+        Imported(
+            report.patch.name,
+            data,
+            piece.mends,
+            reading,
+            report.dropped,
+            report.offsets,
+            tuple(dict.fromkeys(paths)),
+        )
         for report, data, (piece, reading), paths in zip(reports, written, notes, merged, strict=True)
     ]
 
