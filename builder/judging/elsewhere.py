@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from builder.gitstore import GitError, GitStore
@@ -22,30 +23,68 @@ MOST_BYTES = 96 << 20
 _SOURCES = (".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".hip", ".c", ".cc", ".cpp")
 
 
+class ChangedSources:
+    """The sources of a target that the pin does not have under the same name with the same content.
+
+    Files that a partial clone would have to fetch are not looked at.
+
+    Args:
+        pin, target: the trees.
+    """
+
+    def __init__(self, pin: Upstream, target: Upstream) -> None:
+        self.pin, self.target = pin, target
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file of both trees is at hand."""
+        return not (self.pin.main.partial or self.target.main.partial)
+
+    def files(self) -> list[tuple[str, bytes]]:
+        """Path and content of each; at most :data:`MOST_BYTES`."""
+        return self._files
+
+    @cached_property
+    def _files(self) -> list[tuple[str, bytes]]:
+        if not self.complete:
+            return []
+        was = self.pin.main.store.entries(self.pin.main.commit)
+        now = self.target.main.store.entries(self.target.main.commit)
+        changed = {p: e.blob for p, e in now.items() if was.get(p) != e and p.endswith(_SOURCES)}
+        blobs = self.target.main.store.blobs(changed.values())
+        found, size = [], 0
+        for path, blob in changed.items():
+            size += len(blobs[blob])
+            if size > MOST_BYTES:
+                break
+            found.append((path, blobs[blob]))
+        return found
+
+
 def find_elsewhere(
-    wanted: Mapping[str, Collection[bytes]], pin: Upstream, target: Upstream
+    wanted: Mapping[str, Collection[bytes]], changed: ChangedSources
 ) -> dict[tuple[str, bytes], Place]:
     """The one other place of each line in the target's sources, where there is exactly one.
 
-    A line counts that stands once in the pin; it is looked for in the files that changed since. Files that a
-    partial clone would have to fetch are not searched.
+    A line counts that stands once in the pin; it is looked for in the files that changed since.
 
     Args:
         wanted: lines without their indentation, by the file that they are removed from.
-        pin, target: the trees; both from stores that have all of their files.
+        changed: what the target has that the pin has not.
 
     Returns:
         Places by file and line.
     """
     lines = sorted({line for some in wanted.values() for line in some if len(line) >= SHORTEST})[:MOST_LINES]
-    if not lines or pin.main.partial or target.main.partial:
+    if not lines or not changed.complete:
         return {}
-    once = _only_once(pin.main.store.path, pin.main.commit, tuple(lines))
+    pin = changed.pin.main
+    once = _only_once(pin.store.path, pin.commit, tuple(lines))
     lines = [line for line in lines if line in once]
     if not lines:
         return {}
     found: dict[bytes, list[Place]] = {}
-    for path, data in _changed(pin, target):
+    for path, data in changed.files():
         for line in lines:
             if line in data:
                 found.setdefault(line, []).extend(_places(path, data, line))
@@ -81,52 +120,34 @@ def joined(places: Sequence[Place]) -> tuple[Place, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=16)
-def _only_once(store: Path, commit: str, lines: tuple[bytes, ...]) -> frozenset[bytes]:
+def _only_once(store: Path, commit: str, lines: tuple[bytes, ...]) -> set[bytes]:
     """The lines that stand once in a tree, leading and trailing blanks apart."""
-    counted = dict.fromkeys(lines, 0)
-    for _, text in grep(GitStore(store), commit, lines):
-        if text.strip() in counted:
-            counted[text.strip()] += 1
-    return frozenset(line for line, count in counted.items() if count == 1)
+    counted = Counter(text.strip() for _, text in grep(store, commit, lines))
+    return {line for line in lines if counted[line] == 1}
 
 
-def grep(store: GitStore, commit: str, wanted: Sequence[bytes], *options: str) -> Iterator[tuple[str, bytes]]:
-    """The lines of a tree's files that hold one of some texts: path and line, by ``git grep``.
+@lru_cache(maxsize=32)
+def grep(
+    store: Path, commit: str, wanted: tuple[bytes, ...], *, words: bool = False
+) -> tuple[tuple[str, bytes], ...]:
+    """The lines of a tree's files that hold one of some texts: path and line, by ``git grep``; remembered.
 
     Args:
-        store: has all files of the tree.
-        commit: its object id.
+        store: a repository that has all files of the tree.
+        commit: the tree's object id.
         wanted: texts without a newline.
-        options: such as ``--word-regexp``.
+        words: they are whole words there.
     """
     arguments = [word for text in wanted for word in ("-e", os.fsdecode(text))]
+    options = ["-I", "-F", "-z", "--no-color", *(["--word-regexp"] if words else [])]
     try:
-        out = store.git("grep", "-I", "-F", "-z", "--no-color", *options, *arguments, commit, "--")
+        out = GitStore(store).git("grep", *options, *arguments, commit, "--")
     except GitError as error:
         if error.code == 1:
-            return  # nothing found
+            return ()  # nothing found
         raise
-    for row in out.split(b"\n"):
-        name, mark, text = row.partition(b"\0")
-        if mark:
-            yield os.fsdecode(name).partition(":")[2], text
-
-
-def _changed(pin: Upstream, target: Upstream) -> Iterator[tuple[str, bytes]]:
-    """The target's sources that the pin does not have under this name with this content."""
-    was = pin.main.store.entries(pin.main.commit)
-    now = target.main.store.entries(target.main.commit)
-    changed = {
-        path: entry.blob for path, entry in now.items() if was.get(path) != entry and path.endswith(_SOURCES)
-    }
-    blobs = target.main.store.blobs(changed.values())
-    size = 0
-    for path, blob in changed.items():
-        size += len(blobs[blob])
-        if size > MOST_BYTES:
-            return
-        yield path, blobs[blob]
+    rows = (row.partition(b"\0") for row in out.split(b"\n"))
+    return tuple((os.fsdecode(name).partition(":")[2], text) for name, mark, text in rows if mark)
 
 
 def telling(lines: Sequence[bytes]) -> list[bytes]:

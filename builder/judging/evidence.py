@@ -102,6 +102,8 @@ class TextEvidence:
         since: the earlier release in which it was merged as it is, where the target has changed it since.
         went_on: nothing of what it changes is as it was before the patch: what was merged once was not taken
             back.
+        uses: names that stand nowhere in the target and that only another patch of the series adds, by that
+            patch.
     """
 
     state: TextState
@@ -111,6 +113,7 @@ class TextEvidence:
     note: str = ""
     since: str = ""
     went_on: bool = False
+    uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def carried(self) -> bool:

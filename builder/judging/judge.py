@@ -16,6 +16,7 @@ from builder.gitstore import GitStore
 from builder.judging.dependency import Pin, compare_pins, read_pins, with_pins
 from builder.judging.earlier import with_earlier
 from builder.judging.evidence import Behaviour, Dependency, Evidence, History, Landed, TextEvidence
+from builder.judging.hangs import hanging_on
 from builder.judging.history import Range, bisect, by_releases, commits_between, pickaxe
 from builder.judging.landed import Log, landed, requests_of
 from builder.judging.scratch import open_scratch
@@ -181,7 +182,9 @@ class _Bench:
         for judgement in judgements:
             texts.setdefault(judgement.target, {})[judgement.patch] = judgement.evidence.text
         texts = with_earlier(texts)
-        return [self._again(judgement, texts[judgement.target][judgement.patch]) for judgement in judgements]
+        return with_hangs(
+            [self._again(judgement, texts[judgement.target][judgement.patch]) for judgement in judgements]
+        )
 
     def _again(self, judgement: Judgement, text: TextEvidence) -> Judgement:
         if text == judgement.evidence.text or judgement.evidence.behaviour is not None:
@@ -292,6 +295,30 @@ class _Case:
         tree = pristine_tree(fetch(commit)) if fetch else GitTree(span.repository.path, commit)
         state = self.witness.ask(name, tree).state
         return None if state == "unknown" else state != "defect"
+
+
+def with_hangs(judgements: Sequence[Judgement]) -> list[Judgement]:
+    """The judgements, where a patch uses what only another adds that is not there: that one needs a person.
+
+    Args:
+        judgements: target after target, each in the series' order.
+    """
+    out: dict[tuple[str, str], str] = {}
+    found = []
+    for judgement in judgements:
+        here = {patch: why for (target, patch), why in out.items() if target == judgement.target}
+        text, verdict = judgement.evidence.text, judgement.verdict
+        hangs = hanging_on(text.uses, here) if verdict.word in ("carry", "partial") else ()
+        if hangs:
+            said = [f"{other} ({why}): only that adds {', '.join(names)}" for other, why, names in hangs]
+            verdict = replace(verdict, word="rework", why=f"hangs on {'; '.join(said)}; {verdict.why}")
+            judgement = replace(judgement, verdict=verdict)
+        if verdict.retirable:
+            out[judgement.target, judgement.patch] = f"{verdict.word}, left out"
+        elif hangs or (not text.carried and text.state != "merged"):
+            out[judgement.target, judgement.patch] = "hangs itself" if hangs else str(text)
+        found.append(judgement)
+    return found
 
 
 def check_accept_text(names: Iterable[str], series: Sequence[Series], probes: Path) -> None:

@@ -54,6 +54,7 @@ def evidence_rows(evidence: Evidence) -> list[tuple[str, str]]:
         for hunk in text.hunks
         if hunk.standing is not None
     ]
+    rows += [(f"uses of {other}", ", ".join(names)) for other, names in text.uses.items()]
     rows += [("the code went", str(place)) for place in text.went_to]
     rows += [("pull request", str(landed)) for landed in evidence.landed]
     if evidence.behaviour is None:

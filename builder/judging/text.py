@@ -23,8 +23,9 @@ from builder.apply import AppliedSeries, FileChange, PatchReport, try_series
 from builder.diff import FileDiff, Hunk
 from builder.errors import Unavailable
 from builder.gitstore import GitError
-from builder.judging.elsewhere import find_elsewhere, joined, telling
+from builder.judging.elsewhere import ChangedSources, find_elsewhere, joined, telling
 from builder.judging.evidence import HunkEvidence, HunkState, Place, Standing, TextEvidence, TextState
+from builder.judging.hangs import uses_of
 from builder.judging.outline import outline_of
 from builder.judging.scratch import Merged, Scratch, ThreeWay
 from builder.judging.standing import proved, standing_of, went_on
@@ -116,14 +117,17 @@ def merge_series(
     for wave in _waves(applied.reports, renames):
         merger.merge(wave)
     steps = merger.finish([report.patch.name for report in applied.reports])
-    steps = _with_places(steps, applied, pin, target)
+    changed_since = ChangedSources(pin, target)
+    uses = uses_of(applied, changed_since)
+    steps = tuple(
+        replace(step, evidence=replace(step.evidence, uses=uses.get(step.name, {})))
+        for step in _with_places(steps, applied, changed_since)
+    )
     changed = {path: source for path, source in merger.ours.items() if source != pristine.get(path)}
     return MergedSeries(applied, steps, changed, pristine, renames)
 
 
-def _with_places(
-    steps: Sequence[Step], applied: AppliedSeries, pin: Upstream, target: Upstream
-) -> tuple[Step, ...]:
+def _with_places(steps: Sequence[Step], applied: AppliedSeries, sources: ChangedSources) -> tuple[Step, ...]:
     """The steps, with where the lines went that hunks remove and that are not where they were."""
     open_: dict[tuple[str, str, int], list[bytes]] = {}
     for step, report in zip(steps, applied.reports, strict=True):
@@ -134,7 +138,7 @@ def _with_places(
     wanted: dict[str, list[bytes]] = {}
     for (_, path, _), lines in open_.items():
         wanted.setdefault(path, []).extend(lines)
-    places = find_elsewhere(wanted, pin, target)
+    places = find_elsewhere(wanted, sources)
 
     def placed(name: str, hunk: HunkEvidence) -> HunkEvidence:
         lines = open_.get((name, hunk.path, hunk.number), ())

@@ -1,0 +1,147 @@
+"""Which patches of a series use what only another of its patches adds: a name, a keyword, an attribute."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from builder.apply import AppliedSeries, PatchReport
+from builder.judging.elsewhere import ChangedSources, grep
+from builder.judging.outline import MODULE, Outline, outline_of, parse_source
+
+SHORTEST = 3
+_SOURCES = (".py", ".pyi")
+_WORD = re.compile(rb"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names in the lines that a patch adds: those it uses, binds, and gives to others."""
+
+    used: frozenset[str]
+    bound: frozenset[str]
+    given: frozenset[str]
+
+
+@dataclass
+class _Met:
+    used: set[str] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
+
+
+def uses_of(applied: AppliedSeries, changed: ChangedSources) -> dict[str, dict[str, tuple[str, ...]]]:
+    """For each patch the names that it uses and that only one other patch adds, by that other.
+
+    Names that stand in the target as it is are left out.
+
+    Args:
+        applied: the series on its pin.
+        changed: what the target has that the pin has not.
+    """
+    names = {report.patch.name: _names(report) for report in applied.reports if not report.problems}
+    found: dict[str, dict[str, set[str]]] = {}
+    for number, report in enumerate(applied.reports):
+        mine = names.get(report.patch.name)
+        for other in applied.reports[:number] if mine is not None else ():
+            theirs = names.get(other.patch.name)
+            if mine is not None and theirs is not None:
+                common = {n for n in mine.used & theirs.given - mine.bound if len(n) >= SHORTEST}
+                if common:
+                    found.setdefault(report.patch.name, {})[other.patch.name] = common
+    wanted = {name for others in found.values() for some in others.values() for name in some}
+    missing = wanted - _standing(wanted, changed)
+    return {
+        patch: {other: left for other, some in others.items() if (left := tuple(sorted(some & missing)))}
+        for patch, others in found.items()
+    }
+
+
+def _standing(wanted: set[str], changed: ChangedSources) -> set[str]:
+    """The names that stand in the target: in the pin, or in what changed since."""
+    if not wanted or not changed.complete:
+        return set(wanted)  # without every file nobody can say that a name stands nowhere
+    there: set[str] = set()
+    words = {name.encode() for name in wanted}
+    pin = changed.pin.main
+    for path, text in grep(pin.store.path, pin.commit, tuple(sorted(words)), words=True):
+        if path.endswith(_SOURCES):
+            there |= {word.decode() for word in words & set(_WORD.findall(text))}
+    for path, data in changed.files():
+        left = [word for word in words if word.decode() not in there and word in data]
+        if left and path.endswith(_SOURCES):
+            there |= {word.decode() for word in set(left) & set(_WORD.findall(data))}
+    return there
+
+
+def _names(report: PatchReport) -> _Names:
+    met = _Met()
+    known: set[bytes] = set()
+    for change in report.files:
+        if change.pre is not None:
+            known |= set(_WORD.findall(change.pre.data))
+        if change.post is None or not change.path.endswith(_SOURCES):
+            continue
+        outline = outline_of(change.path, change.post.data)
+        lines = set(_added(report, change.path))
+        for start, tree in _trees(outline, lines):
+            for node in ast.walk(tree):
+                if getattr(node, "lineno", 0) + start in lines:
+                    _meet(node, met)
+    given = {name for name in met.bound | met.given if name.encode() not in known}
+    return _Names(frozenset(met.used), frozenset(met.bound), frozenset(given))
+
+
+def _added(report: PatchReport, path: str) -> Iterator[int]:
+    """The numbers of the lines that a patch adds to a file, in the file afterwards."""
+    for change in report.files:
+        for diff in report.patch.files:
+            if change.path != path or diff.path != path:
+                continue
+            shift = 0
+            for hunk, place in zip(diff.hunks, change.hunks, strict=True):
+                line = (place.landed if hunk.old_count else place.landed + 1) + shift
+                for text in hunk.lines:
+                    if text[:1] == b"+":
+                        yield line
+                    line += text[:1] != b"-"
+                shift += hunk.new_count - hunk.old_count
+
+
+def _trees(outline: Outline, lines: set[int]) -> Iterator[tuple[int, ast.Module]]:
+    """The syntax of the definitions that lines are in, and what to add to its line numbers."""
+    for definition in {outline.enclosing(line) for line in lines}:
+        text = outline.text(definition)
+        tree = parse_source(text)
+        if tree is not None:
+            indented = definition.name != MODULE and text[:1] in (b" ", b"\t")
+            yield definition.start - 1 - indented, tree
+
+
+def _meet(node: ast.AST, met: _Met) -> None:
+    if isinstance(node, ast.Name):
+        (met.used if isinstance(node.ctx, ast.Load) else met.bound).add(node.id)
+    elif isinstance(node, ast.Attribute):
+        (met.used if isinstance(node.ctx, ast.Load) else met.given).add(node.attr)
+    elif isinstance(node, ast.keyword) and node.arg is not None:
+        met.used.add(node.arg)
+    elif isinstance(node, ast.arg):
+        met.bound.add(node.arg)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        met.bound.add(node.name)
+    elif isinstance(node, ast.ImportFrom):
+        met.used |= {alias.name for alias in node.names}
+
+
+def hanging_on(
+    uses: Mapping[str, tuple[str, ...]], out: Mapping[str, str]
+) -> Sequence[tuple[str, str, tuple[str, ...]]]:
+    """The other patches that one hangs on and that are not there: name, why, and what of it is used.
+
+    Args:
+        uses: names that it uses, by the patch that alone adds them.
+        out: the patches that are not in the result, and why.
+    """
+    return [(other, out[other], names) for other, names in uses.items() if other in out]

@@ -1,0 +1,349 @@
+"""Patches without probes: what their text proves on a target, and what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.judging.judge import Judgement
+from builder.judging.markdown import evidence_rows
+from builder.patch import Patch, parse_patch
+from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab
+
+OTHER = "python/sglang/other.py"
+WORK = b"""\
+import os
+
+
+def work(items, limit):
+    total = 0
+    for item in items:
+        value = item.load(limit)
+        total += value
+    log.info("worked on %d items", len(items))
+    return total
+
+
+def rest(items):
+    return len(items)
+"""
+# checks an item before it is loaded, and says so behind the loop
+WORKED = WORK.replace(
+    b"        value = item",
+    b"        if not item.is_ready():\n            raise NotReady(item)\n        value = item",
+).replace(b"    return total\n", b"    count_work(total)\n    return total\n")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def judged(lab: Lab, before: bytes, after: bytes, *upstream: bytes, trailer: str = "") -> list[Judgement]:
+    """One patch, judged on each of the releases that follow."""
+    pin = lab.commit({DEMO: before}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: after}, *([trailer] if trailer else []))
+    tags = []
+    for number, data in enumerate(upstream, 1):
+        tags.append(f"v1.{number}.0")
+        lab.commit({DEMO: data}, f"upstream {number}", tag=tags[-1])
+    report = lab.judge(pin, [patch], *tags, history=False)
+    return [report.of(patch.name, tag) for tag in tags]
+
+
+def one(lab: Lab, before: bytes, after: bytes, target: bytes) -> Judgement:
+    (found,) = judged(lab, before, after, target)
+    return found
+
+
+def proof(found: Judgement) -> tuple[str, str | None]:
+    return found.verdict.word, found.evidence.text.proof
+
+
+# --- by its lines -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        # a neighbour that stands right beside the added lines changed, and more than its name
+        (b"        value = item.load(limit)\n", b"        value = item.load(limit, retries=3)\n"),
+        (b"    for item in items:\n", b"    for item in sorted(items, key=size):\n"),
+        (b"    return total\n", b"    return total, len(items)\n"),
+        # a neighbour was put in: git would add the lines a second time, cleanly
+        (b"        if not item", b"        item.touch()\n        if not item"),
+        (b"    count_work(total)\n", b"    total += 1\n    count_work(total)\n"),
+    ],
+)
+def test_lines_that_stand_between_the_same_neighbours_are_merged(lab: Lab, was: bytes, now: bytes) -> None:
+    found = one(lab, WORK, WORKED, WORKED.replace(was, now, 1))
+    assert found.verdict.word == "merged", found.verdict.why
+    assert not found.verdict.retirable  # the text alone, and nobody said that it is enough
+    by_lines = [h.standing for h in found.evidence.text.hunks if h.standing is not None]
+    for standing in by_lines:
+        assert standing.path == DEMO
+        assert f"{DEMO}:" in found.verdict.why
+        assert "work" in standing.definition
+
+
+def test_a_clean_merge_is_no_proof_of_need(lab: Lab) -> None:
+    """Two neighbours are new on either side: git merges without a conflict, and has the check twice."""
+    target = WORKED.replace(
+        b"        if not item", b"        item.touch()\n        item.lock()\n        if not item"
+    )
+    target = target.replace(b"        value = item", b"        item.unlock()\n        value = item")
+    found = one(lab, WORK, WORKED, target)
+    assert proof(found) == ("merged", "lines")
+    (standing, *_) = [h.standing for h in found.evidence.text.hunks if h.standing is not None]
+    assert standing.lines == ((9, 10), (15, 15))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        # the line that the patch takes out is left, beside its own
+        P0_BEFORE.replace(b"    b = 2\n", b"    b = 2\n    b = 3\n"),
+        # the added line stands in another function
+        P0_BEFORE + b"\n\ndef g():\n    a = 1\n\n    b = 3\n    return a + b\n",
+        # and in one above
+        b"def g():\n    a = 1\n\n    b = 3\n    return a + b\n\n\n" + P0_BEFORE,
+        # the function has another name, and is as it was
+        P0_BEFORE.replace(b"def f", b"def h"),
+        # it was moved into a class as it was
+        b"class C:\n" + b"".join(b"    " + line + b"\n" for line in P0_BEFORE.splitlines()),
+    ],
+)
+def test_what_is_needed_is_never_merged(lab: Lab, target: bytes) -> None:
+    found = one(lab, P0_BEFORE, P0_AFTER, target)
+    assert found.verdict.word in ("carry", "rework"), found.verdict.why
+    assert not found.verdict.retirable
+
+
+def test_lines_that_the_pin_has_elsewhere_prove_nothing(lab: Lab) -> None:
+    """A patch that adds sync() to g is not merged because f has it."""
+    two = b"def f(x):\n    first(x)\n    sync()\n    last(x)\n\n\ndef g(x):\n    first(x)\n    last(x)\n"
+    after = two.replace(b"def g(x):\n    first(x)\n", b"def g(x):\n    first(x)\n    sync()\n")
+    found = one(
+        lab,
+        two,
+        after,
+        two.replace(b"last(x)\n\n\ndef g(x):\n    first(x)", b"last(x, 1)\n\n\ndef g(x):\n    first(x, 1)"),
+    )
+    assert found.verdict.word in ("carry", "rework")
+
+
+def test_a_second_call_in_the_same_function_is_needed(lab: Lab) -> None:
+    one_call = b"def g(x):\n    sync()\n    first(x)\n    second(x)\n    last(x)\n    return x\n"
+    after = one_call.replace(b"    last(x)\n", b"    sync()\n    last(x)\n")
+    found = one(lab, one_call, after, one_call.replace(b"    second(x)\n", b"    second(x, deep=True)\n"))
+    assert found.verdict.word in ("carry", "rework")
+
+
+def test_nothing_added_proves_nothing_by_lines(lab: Lab) -> None:
+    after = WORK.replace(b'    log.info("worked on %d items", len(items))\n', b"")
+    target = WORK.replace(b'    log.info("worked on %d items", len(items))\n', b'    log.debug("worked")\n')
+    found = one(lab, WORK, after, target)
+    assert found.verdict.word == "rework"
+
+
+def test_half_of_the_hunk_elsewhere_in_the_function_is_no_proof_and_no_carry(lab: Lab) -> None:
+    """Where its lines stand already but not at their place, a person looks before they are put in again."""
+    target = WORK.replace(b"    total = 0\n", b"    total = 0\n    count_work(total)\n")
+    after = WORK.replace(b"    return total\n", b"    count_work(total)\n    return total\n")
+    found = one(lab, WORK, after, target)
+    assert found.verdict.word == "rework"
+    assert "a part seems to be there" in found.verdict.why
+    assert f"{DEMO}:6" in found.verdict.why
+
+
+def test_one_hunk_there_and_one_needed_is_partial_and_only_the_rest_is_carried(lab: Lab) -> None:
+    long = WORK.replace(b"        total += value\n", b"        total += value\n" + b"".join(
+        b"        step_%d(value)\n" % n for n in range(9)
+    ))  # fmt: skip
+    after = long.replace(
+        b"        value = item",
+        b"        if not item.is_ready():\n            raise NotReady(item)\n        value = item",
+    ).replace(b"    return total\n", b"    count_work(total)\n    return total\n")
+    target = long.replace(
+        b"        value = item",
+        b"        if not item.is_ready():\n            raise NotReady(item)\n        item.touch()\n        value = item",
+    )
+    pin = lab.commit({DEMO: long}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: after})
+    lab.commit({DEMO: target}, tag="v1.1.0")
+    report = lab.judge(pin, [patch], "v1.1.0")
+    found = report.of("p0", "v1.1.0")
+    assert found.verdict.word == "partial", found.verdict.why
+    assert [hunk.state for hunk in found.evidence.text.hunks] == ["present", "carries"]
+    carried = report.merged["v1.1.0"].changed[DEMO]
+    assert carried is not None
+    assert carried.data.count(b"is_ready") == 1
+    assert carried.data.count(b"count_work") == 1
+
+
+# --- by the syntax ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda t: t.replace(b"value", b"loaded"),
+        lambda t: t.replace(b"def work(items, limit):", b"def work(items: list[Item], limit: int) -> int:"),
+        lambda t: t.replace(b"    total = 0\n", b"    # counts from none\n    total = 0\n"),
+        lambda t: t.replace(b"item.load(limit)", b"item.load(\n            limit,\n        )"),
+        lambda t: t.replace(b"    total = 0\n", b'    """Work on items."""\n    total: int = 0\n'),
+        lambda t: t.replace(b"item", b"thing").replace(b"things", b"items"),
+    ],
+)
+def test_what_is_equal_but_for_names_and_form_is_merged_by_the_syntax(lab: Lab, edit) -> None:  # type: ignore[no-untyped-def]
+    found = one(lab, WORK, WORKED, edit(WORKED))
+    assert found.verdict.word == "merged", found.verdict.why
+    if found.evidence.text.proof == "syntax":
+        assert "apart" in found.verdict.why
+
+
+def test_a_patch_of_an_annotation_is_not_there_for_want_of_looking_at_annotations(lab: Lab) -> None:
+    before = b"@jit\ndef kernel(x, SIZE):\n    return load(x, SIZE)\n"
+    after = before.replace(b"SIZE)", b"SIZE: constexpr)", 1)
+    found = one(lab, before, after, before.replace(b"load(x, SIZE)", b"load(x, SIZE)  # as it was"))
+    assert found.verdict.word == "rework" or found.verdict.word == "carry"
+
+
+def test_other_names_that_mean_something_else_are_no_renamed_locals(lab: Lab) -> None:
+    before = b"def f(a, b):\n    c = a\n    return c - b\n"
+    after = b"def f(a, b):\n    c = b\n    return c - b\n"
+    found = one(lab, before, after, b"def f(a, b):\n    d = a\n    return d - b\n")
+    assert found.verdict.word != "merged"
+
+
+# --- over several releases ----------------------------------------------------------------------------------
+
+
+def test_merged_in_an_earlier_release_and_changed_since(lab: Lab) -> None:
+    first, second = judged(lab, P0_BEFORE, P0_AFTER, P0_AFTER, P0_AFTER.replace(b"b = 3", b"b = 4"))
+    assert proof(first) == ("merged", "merge")
+    assert proof(second) == ("merged", "earlier release")
+    assert "merged in v1.1.0, changed since" in second.verdict.why
+
+
+def test_one_release_alone_does_not_know_what_an_earlier_one_had(lab: Lab) -> None:
+    found = one(lab, P0_BEFORE, P0_AFTER, P0_AFTER.replace(b"b = 3", b"b = 4"))
+    assert found.verdict.word == "rework"
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        P0_BEFORE,
+        P0_BEFORE.replace(b"    a = 1\n", b"    a = 7\n"),  # with a neighbour changed
+        P0_BEFORE.replace(b"return a + b", b"return b + a + 0"),
+        P0_BEFORE.replace(b"    b = 2\n", b"    b  =  2\n"),
+    ],
+)
+def test_merged_and_taken_back_is_needed(lab: Lab, back: bytes) -> None:
+    first, second = judged(lab, P0_BEFORE, P0_AFTER, P0_AFTER, back)
+    assert first.verdict.word == "merged"
+    assert second.verdict.word in ("carry", "rework"), second.verdict.why
+
+
+def test_lines_that_were_only_added_and_are_all_gone_may_have_been_taken_back(lab: Lab) -> None:
+    again = WORK.replace(b"    for item in items:\n", b"    for item in reversed(items):\n").replace(
+        b"    return total\n", b"    return total, 1\n"
+    )
+    first, second = judged(lab, WORK, WORKED, WORKED, again)
+    assert first.verdict.word == "merged"
+    assert second.verdict.word in ("carry", "rework")
+
+
+# --- what retires -------------------------------------------------------------------------------------------
+
+
+def test_text_retires_where_the_patch_says_that_it_has_no_probe(lab: Lab) -> None:
+    trailer = "Overlay-Probe: none [it only logs]"
+    target = WORKED.replace(b"item.load(limit)", b"item.load(limit, retries=3)")
+    (found,) = judged(lab, WORK, WORKED, target, trailer=trailer)
+    assert (found.verdict.word, found.verdict.retirable) == ("merged", True)
+
+
+# --- where it went ------------------------------------------------------------------------------------------
+
+
+def test_code_that_moved_is_named_with_its_lines(lab: Lab) -> None:
+    body = b"    cutoff = compute_the_cutoff(limit)\n    return cutoff + 1\n"
+    before = b"def f(limit):\n" + body
+    pin = lab.commit({DEMO: before, OTHER: b"import os\n"}, tag="v1.0.0")
+    patch = lab.patch(
+        "p0", pin, {DEMO: before.replace(b"(limit)\n    return", b"(limit, exact=True)\n    return")}
+    )
+    lab.commit(
+        {DEMO: b"from .other import f\n", OTHER: b"import os\n\n\ndef moved(limit):\n" + body}, tag="v1.1.0"
+    )
+    found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
+    assert found.verdict.word == "rework"
+    assert f"{OTHER}:5, in moved" in found.verdict.why
+
+
+# --- the commits of its pull request ------------------------------------------------------------------------
+
+
+def with_number(lab: Lab, pin: str, files: dict[str, bytes], number: int) -> Patch:
+    patch = lab.patch("p0", pin, files)  # type: ignore[arg-type]
+    return parse_patch("p0", patch.data.replace(b"Subject: p0\n", b"Subject: mend f (#%d)\n" % number))
+
+
+def test_its_pull_request_is_found_and_so_is_the_revert(lab: Lab) -> None:
+    pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
+    patch = with_number(lab, pin, {DEMO: P0_AFTER}, 12)
+    assert patch.subject.endswith("(#12)"), patch.subject
+    lab.commit({DEMO: P0_AFTER}, "mend f (#12)", tag="v1.1.0")
+    lab.commit({DEMO: P0_BEFORE}, 'Revert "mend f (#12)" (#15)', tag="v1.2.0")
+    lab.commit({DEMO: P0_AFTER}, 'Reapply "mend f (#12)" (#16)', tag="v1.3.0")
+    report = lab.judge(pin, [patch], "v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0")
+    said = {name: report.of("p0", name) for name in ("v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0")}
+    assert [found.verdict.word for found in said.values()] == ["carry", "merged", "carry", "merged"]
+    landed = {name: found.evidence.landed[0] for name, found in said.items()}
+    assert [one.contained for one in landed.values()] == [False, True, True, True]
+    assert [one.reverted_by is not None for one in landed.values()] == [False, False, True, False]
+    assert landed["v1.1.0"].release == "v1.1.0"
+
+
+# --- what hangs on another ----------------------------------------------------------------------------------
+
+
+def test_a_patch_hangs_on_the_one_that_adds_what_it_uses(lab: Lab) -> None:
+    helper = b"def helper():\n    return 1\n"
+    use = b"def use():\n    return 0\n"
+    pin = lab.commit({DEMO: helper, OTHER: use}, tag="v1.0.0")
+    adds = lab.patch("adds", pin, {DEMO: b"def helper(depth_of_it=0):\n    return 1 + depth_of_it\n"})
+    uses = lab.patch(
+        "uses",
+        lab.after(pin, adds),
+        {OTHER: b"def use():\n    return helper(depth_of_it=2)\n"},
+        "Overlay-Depends: adds",
+    )
+    lab.commit({DEMO: helper.replace(b"helper()", b"helper(other)")}, tag="v1.1.0")
+    lab.commit({DEMO: b"def helper(depth_of_it):\n    return 1 + depth_of_it\n"}, tag="v1.2.0")
+    report = lab.judge(pin, [adds, uses], "v1.0.0", "v1.1.0", "v1.2.0")
+    assert [report.of("uses", name).verdict.word for name in ("v1.0.0", "v1.1.0", "v1.2.0")] == [
+        "carry",
+        "rework",
+        "carry",
+    ]
+    why = report.of("uses", "v1.1.0").verdict.why
+    assert "hangs on adds (conflict" in why
+    assert "depth_of_it" in why
+
+
+def test_markdown_has_the_lines(lab: Lab) -> None:
+    found = one(
+        lab,
+        WORK,
+        WORKED,
+        WORKED.replace(b"    for item in items:\n", b"    for item in sorted(items, key=size):\n"),
+    )
+    rows = dict(evidence_rows(found.evidence))
+    assert any("there, by" in said and f"{DEMO}:" in said for said in rows.values())
+    value = found.as_json()["evidence"]["text"]
+    assert value["proof"] in ("lines", "syntax")
+    assert [h["standing"]["lines"] for h in value["hunks"] if h["standing"]]
