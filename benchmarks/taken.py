@@ -3,8 +3,8 @@
     python -m benchmarks.taken [PATCHES A PAIR]
 
 Each patch is what upstream did to one function between two adjacent releases, cut against the older one. The
-newer release has it by construction, whatever is done to its surroundings; the older one, and all before, need
-it. So ``merged`` there is wrong, and on the newer one all else is work for a person that need not have been.
+newer release has it by construction, whatever is done to its surroundings; the older one, and all before it,
+need it: ``merged`` is wrong there. On the newer one all else is work for a person that need not have been.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from builder.apply import apply_series
 from builder.authoring.canonical import Draft, write_patches
 from builder.authoring.head import Head
-from builder.errors import InvalidInput, PatchConflict, ProbeFailed, UsageError
+from builder.errors import InvalidInput, PatchConflict, ProbeFailed, Unavailable, UsageError
 from builder.judging.judge import check_accept_text, judge, says_no_probe
 from builder.judging.retire import CHANGELOG, today, with_changelog
 from builder.judging.subject import read_subject
@@ -33,6 +33,8 @@ from builder.specedit import SpecText, bumped
 from builder.transaction import write_all
 
 Say = Callable[[str], None]
+MOST_BETWEEN = 12
+"""How many releases between the pin and the new one are asked at most; the newest."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,9 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
     asked: dict[str, Any] = dict(vars(settings)) | {"series": series}
     to_rework = [found.patch for found in found_there if found.verdict.word in NEEDS_A_PERSON]
     tree = WorkTree.create(
-        work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework, needless
-    )
+        work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework, needless,
+        {step.name: step.there for step in report.merged[target.name].steps if step.there},
+    )  # fmt: skip
     return _go_on(tree, home, cache, say)
 
 
@@ -262,11 +265,18 @@ def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -
 def _between(
     settings: Settings, spec: Spec, target: Target, home: Root, cache: Path, say: Say
 ) -> list[Target]:
-    """The releases between the pin and a release: asked to say since which one a patch is not needed."""
+    """The releases between the pin and a release: asked since which one a patch is not needed, and what was
+    merged there and has gone on since. Those whose sources cannot be had are not asked."""
     after = releases_after(spec.upstream.release, home.path)
     names = after[: after.index(target.name)] if target.name in after else []
     find = partial(find_target, pin=spec.upstream, cache=cache, url=settings.url, source=settings.source)
-    return [find(name, root=home.path, progress=say) for name in names]
+    found = []
+    for name in names[-MOST_BETWEEN:]:
+        try:
+            found.append(find(name, root=home.path, progress=say))
+        except Unavailable as error:
+            say(f"{name} is not asked: {error}")
+    return found
 
 
 def _series_name(target: Target) -> str:
@@ -314,8 +324,9 @@ def _moves(
             probed = witness.has_probe(patch.name)
             before = witness.ask(patch.name, pristine) if probed else None
             after = witness.ask(patch.name, result) if probed else None
-            changed = _lines(tree.diff(patch.commit)) != _lines(tree.diff(state.originals[patch.name]))
-            shown = tree.range_diff(state.originals[patch.name], patch.commit) if changed else ""
+            original = state.originals[patch.name]
+            changed = _lines(tree.diff(patch.commit)) != _lines(tree.diff(original))
+            shown = tree.range_diff(original, patch.commit) if changed else ""
             moves.append(Move(patch.name, before, after, changed, shown))
     bad = [
         m for m in moves if m.before and m.after and (m.before.state, m.after.state) != ("defect", "fixed")
@@ -341,17 +352,20 @@ def _moves(
 def _check_accepted(
     tree: WorkTree, state: State, moves: Sequence[Move], patches: Mapping[str, Patch]
 ) -> None:
-    """A merge that no probe vouches for is accepted by a person who was shown it.
+    """A merge that no probe vouches for is accepted by a person who was shown it; so is a patch that was
+    judged to need a person although git merges it.
 
     Raises:
         PatchConflict: with the range-diffs; the next ``--continue`` accepts them.
     """
-    open_ = [m for m in moves if m.changed and m.before is None and m.name not in state.shown]
+    doubtful = [m for m in moves if m.before is None and (m.changed or m.name in state.to_rework)]
+    open_ = [move for move in doubtful if move.name not in state.shown]
     if not open_:
         return
     tree.write_state(replace(state, shown=(*state.shown, *(move.name for move in open_))))
     silent = {move.name for move in open_ if not says_no_probe(patches[move.name])}
     why = {move.name: " (and it does not say why)" if move.name in silent else "" for move in open_}
+    why |= {m.name: f"{why[m.name]} (overlay diff says rework)" for m in open_ if m.name in state.to_rework}
     raise PatchConflict(
         f"{len(open_)} merged patches have no probe that vouches for them",
         where=str(tree.path),

@@ -21,8 +21,9 @@ from builder.apply import PatchReport
 from builder.authoring.export import head_of
 from builder.authoring.head import Head, commit_message, raw_date, read_commit, split_author
 from builder.errors import InvalidInput, PatchConflict
-from builder.gitstore import GitError, GitStore, TreeEntry, run_git
+from builder.gitstore import GitError, GitIndex, GitStore, TreeEntry, run_git
 from builder.judging.scratch import borrow_objects
+from builder.judging.text import Versions
 from builder.source import SourceFile
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
@@ -56,6 +57,7 @@ class State:
         to_rework: the patches that were judged to need a person.
         needless: those among ``retired`` that upstream has not: it needs them no more for another reason.
         emptied: patches of which git left nothing when it merged them; no person left those out.
+        picks: where the new release has a part of a patch: the commit of the rest, which is picked instead.
     """
 
     order: tuple[str, ...]
@@ -69,6 +71,7 @@ class State:
     to_rework: tuple[str, ...] = ()
     needless: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
+    picks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class WorkTree:
         retired: Mapping[str, str],
         to_rework: Sequence[str] = (),
         needless: Sequence[str] = (),
+        there: Mapping[str, Versions] | None = None,
     ) -> WorkTree:
         """Make it: the new release checked out, the patches as commits on the old one.
 
@@ -113,6 +117,7 @@ class WorkTree:
             retired: the patches that are left out, and why.
             to_rework: the patches that were judged to need a person.
             needless: those of the retired that upstream has not.
+            there: by patch, its files before it with those of its hunks that the new release has already.
 
         Raises:
             InvalidInput: there is something at the path.
@@ -136,9 +141,9 @@ class WorkTree:
             tree.store.git("config", key, value)
         base = tree._commit(f"{target.main.commit}^{{tree}}", None, b"upstream\n", {})
         tree.git("reset", "--quiet", "--hard", base)
-        originals = tree._originals(pin, reports, keep)
+        originals, picks = tree._originals(pin, reports, keep, there or {})
         state = State(tuple(keep), originals, base, settings, retired)
-        tree.write_state(replace(state, to_rework=tuple(to_rework), needless=tuple(needless)))
+        tree.write_state(replace(state, to_rework=tuple(to_rework), needless=tuple(needless), picks=picks))
         draft.rename(path)
         return cls(path)
 
@@ -180,7 +185,8 @@ class WorkTree:
             name = state.order[state.next]
             head = self.head()
             try:
-                self.git("cherry-pick", "--keep-redundant-commits", state.originals[name])
+                commit = state.picks.get(name, state.originals[name])
+                self.git("cherry-pick", "--keep-redundant-commits", commit)
             except GitError as error:
                 if not (self.store.path / "CHERRY_PICK_HEAD").exists():
                     raise
@@ -264,9 +270,15 @@ class WorkTree:
     # --- inside -------------------------------------------------------------------------------------------
 
     def _originals(
-        self, pin: Upstream, reports: Sequence[PatchReport], keep: Sequence[str]
-    ) -> dict[str, str]:
+        self,
+        pin: Upstream,
+        reports: Sequence[PatchReport],
+        keep: Sequence[str],
+        there: Mapping[str, Versions],
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """The patches as commits, and the rest of those of which the new release has a part."""
         made: dict[str, str] = {}
+        picks: dict[str, str] = {}
         parent = self._commit(f"{pin.main.commit}^{{tree}}", None, b"upstream\n", {})
         with self.store.index() as index:
             index.read_tree(parent)
@@ -280,6 +292,7 @@ class WorkTree:
                     )
                 if report.problems:
                     continue  # it is not in any tree, and is left out
+                before = self._with_files(index, parent, there.get(report.patch.name, {}))
                 for change in report.files:
                     if change.kind in ("delete", "rename"):
                         index.git("update-index", "--force-remove", "--", change.old_path)
@@ -293,9 +306,22 @@ class WorkTree:
                     "GIT_AUTHOR_EMAIL": mail,
                     "GIT_AUTHOR_DATE": f"@{raw_date(head.date)}",
                 }
-                parent = self._commit(index.write_tree(), parent, commit_message(head), who)
+                tree, message = index.write_tree(), commit_message(head)
+                parent = self._commit(tree, parent, message, who)
                 made[report.patch.name] = parent
-        return made
+                if before is not None:
+                    picks[report.patch.name] = self._commit(tree, before, message, who)
+        return made, picks
+
+    def _with_files(self, index: GitIndex, parent: str, files: Versions) -> str | None:
+        """A commit of the index with these files in it; None without any."""
+        present = {path: file for path, file in files.items() if file is not None}
+        if not present:
+            return None
+        blobs = self.store.write_blobs([file.data for file in present.values()])
+        rows = zip(present.items(), blobs, strict=True)
+        index.put({path: TreeEntry(file.mode, blob) for (path, file), blob in rows})
+        return self._commit(index.write_tree(), parent, b"what the release has already\n", {})
 
     def _commit(self, tree: str, parent: str | None, message: bytes, who: Mapping[str, str]) -> str:
         above = ["-p", parent] if parent else []

@@ -28,6 +28,7 @@ def work(items, limit):
 def rest(items):
     return len(items)
 """
+CHECKS = b"        if not item.is_ready():\n            raise NotReady(item)\n"
 # checks an item before it is loaded, and says so behind the loop
 WORKED = WORK.replace(
     b"        value = item",
@@ -167,7 +168,7 @@ def test_one_hunk_there_and_one_needed_is_partial_and_only_the_rest_is_carried(l
     ).replace(b"    return total\n", b"    count_work(total)\n    return total\n")
     target = long.replace(
         b"        value = item",
-        b"        if not item.is_ready():\n            raise NotReady(item)\n        item.touch()\n        value = item",
+        CHECKS + b"        item.touch()\n        value = item",
     )
     pin = lab.commit({DEMO: long}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: after})

@@ -278,3 +278,51 @@ def test_retiring_a_needless_patch_that_another_depends_on_is_refused(lab: Lab, 
     done = overlay(lab, root, "diff", "demo", "--retire")
     assert (done.returncode, "p1: Overlay-Depends: p0" in done.stderr) == (1, True)
     assert files_of(root) == before
+
+
+LONG = b"def f(x):\n    first(x)\n    second(x)\n" + b"".join(b"    step_%d(x)\n" % n for n in range(12))
+LONG += b"    almost(x)\n    last(x)\n    return x\n"
+LONG_AFTER = LONG.replace(b"    second(x)\n", b"    check_it(x)\n    second(x)\n").replace(
+    b"    last(x)\n", b"    note_it(x)\n    last(x)\n"
+)
+
+
+def test_what_the_release_has_already_is_not_put_in_twice(lab: Lab, tmp_path: Path) -> None:
+    """A neighbour is new beside the first hunk: git alone would merge it cleanly, a second time."""
+    pin = lab.commit({DEMO: LONG}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: LONG_AFTER})
+    new = LONG.replace(
+        b"    second(x)\n", b"    warm_up(x)\n    check_it(x)\n    cool_down(x)\n    second(x)\n"
+    )
+    lab.commit({DEMO: new}, tag="v1.1.0")
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    assert rebase(lab, root, "--onto", "v1.1.0").returncode == 3  # a person looks at what is left
+    done = rebase(lab, root, "--continue")
+    assert done.returncode == 0, done.stderr
+    (diff,) = parse_patch("p0", (root / "patches/v1.1.0/p0.patch").read_bytes()).files
+    assert [line for hunk in diff.hunks for line in hunk.lines if line[:1] == b"+"] == [b"+    note_it(x)\n"]
+
+
+def test_patch_judged_to_need_a_person_stops_although_git_merges_it(lab: Lab, tmp_path: Path) -> None:
+    """Its line stands in the function already, at another place."""
+    pin = lab.commit({DEMO: LONG}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: LONG.replace(b"    last(x)\n", b"    note_it(x)\n    last(x)\n")})
+    lab.commit({DEMO: LONG.replace(b"    first(x)\n", b"    first(x)\n    note_it(x)\n")}, tag="v1.1.0")
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    done = rebase(lab, root, "--onto", "v1.1.0")
+    assert (done.returncode, "overlay diff says rework" in done.stderr) == (3, True), done.stderr
+    assert not (root / "patches/v1.1.0").exists()
+
+
+def test_what_a_release_between_had_and_has_changed_since_is_left_out(lab: Lab, tmp_path: Path) -> None:
+    pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: P0_AFTER}, "Overlay-Probe: none [a number]")
+    between = lab.commit({DEMO: P0_AFTER}, tag="v1.1.0")
+    new = lab.commit({DEMO: P0_AFTER.replace(b"b = 3", b"b = 4")}, tag="v1.2.0")
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    rows = "".join(f"{name}: {{commit: {commit}, wheel: {'0' * 64}}}\n" for name, commit in
+                   (("v1.0.0", pin), ("v1.1.0", between), ("v1.2.0", new)))  # fmt: skip
+    (root / "releases.yaml").write_text(rows)
+    done = rebase(lab, root, "--onto", "v1.2.0", "--source", "repository", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "merged in v1.1.0, changed since" in json.loads(done.stdout)["retired"]["p0"]
