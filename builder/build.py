@@ -41,6 +41,8 @@ from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
 from builder.root import Root
 from builder.series import Series, check_reaches, chosen_series
+from builder.soundness.check import Checker
+from builder.soundness.series import check_series
 from builder.spec import Spec, read_spec
 from builder.upstream import Upstream, resolve_upstream
 
@@ -69,6 +71,7 @@ class Patched:
         spec, upstream, applied: the overlay, its pinned source, its series applied to it.
         probes: what the probes said, by patch: ``defect->fixed``, or ``none`` for a patch without a probe.
         template: ``Dockerfile.in``.
+        notes: patched files that could not be looked at, or were broken before.
     """
 
     spec: Spec
@@ -76,6 +79,7 @@ class Patched:
     applied: AppliedSeries
     probes: Mapping[str, str]
     template: Path
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ def plan_overlay(
 
 
 def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say: Say) -> Patched:
-    """Apply an overlay's series to its pinned source, and ask the probes.
+    """Apply an overlay's series to its pinned source, see that it is still Python, and ask the probes.
 
     Args:
         root: where patches and probes are.
@@ -200,10 +204,13 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
         series, upstream.files(series.paths), store, drop=spec.patches.drop, overlay=spec.name
     )
     pristine = pristine_tree(upstream)
+    checker = Checker(cache)
+    notes = check_series(applied, pristine, checker)
+    checker.save()
     patched = patched_tree(pristine, applied)
     see = f"overlay probe {spec.upstream.release} overlay:{spec.name}"
     probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes", see=see)
-    return Patched(spec, upstream, applied, probes, root.template)
+    return Patched(spec, upstream, applied, probes, root.template, notes)
 
 
 def series_of(root: Root, spec: Spec) -> Series:
@@ -387,7 +394,7 @@ def report_of(planned: Planned, built: Built | None) -> Report:
             facts["digest"] = image.image.manifest.digest
             facts["layer"] = {"digest": layer.digest, "size": layer.size}
         facts["dockerfile"] = plan.dockerfile
-        facts["warnings"] = list(plan.facts.warnings)
+        facts["warnings"] = [*plan.facts.warnings, *planned.patched.notes]
         facts["manifest"] = plan.manifest.model_dump(mode="json")
         images.append(facts)
     patched = planned.patched

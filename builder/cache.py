@@ -25,6 +25,8 @@ KINDS = {
     "series.git": "patched trees as git objects",
     "images.git": "sources of images as git objects",
     "probes": "answers of probes",
+    "lint": "what lint found to be in order",
+    "soundness": "patched files found to be in order",
 }
 OTHER = "other"
 _NOT_A_USE = getattr(os, "O_NOATIME", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -25,6 +26,10 @@ _DIFF_START = re.compile(rb"^diff --git |^--- [^\n]+\n\+\+\+ [^\n]+\n@@ ", re.MU
 _HUNK_START = re.compile(rb"^@@ -\d", re.MULTILINE)
 _RULE = re.compile(rb"^---[ \t\r]*$", re.MULTILINE)
 _MAIL_HEAD = re.compile(rb"From [0-9a-f]{40} |From: |Date: |Subject: ")
+FLAWS = ("does-not-compile", "undefined-name", "unresolved-import", "data-file")
+"""What a patch may be allowed to break (see :mod:`builder.soundness`)."""
+
+_ALLOWED = re.compile(r"(?P<kind>[a-z-]+)\s+(?P<name>\S+)\s+\[.*\S.*\]\Z")
 _STATUS = re.compile(r"(?P<word>[A-Za-z-]+)(?:\s+\[(?P<reason>.+)\])?\Z")
 
 
@@ -102,6 +107,17 @@ class Patch:
     def hardware(self) -> tuple[str, ...]:
         """Compute capabilities it was written for, such as ``12.1``."""
         return tuple(word for value in self.values("Overlay-Hardware") for word in value.split())
+
+    @property
+    def allows(self) -> frozenset[tuple[str, str]]:
+        """What it may break, and says why: kind and name of each (see :func:`read_allowances`)."""
+        return read_allowances(self.values("Overlay-Allow"))
+
+
+def read_allowances(values: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The pairs of kind and name of ``Overlay-Allow: KIND NAME [reason]``; without a reason there is none."""
+    found = (_ALLOWED.match(value) for value in values)
+    return frozenset((match["kind"], match["name"]) for match in found if match)
 
 
 def check_patch_name(name: str, *, where: str) -> None:

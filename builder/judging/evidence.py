@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from builder.probe.harness import Answer
+from builder.soundness.check import Flaw
 
 HunkState = Literal["present", "carries", "ambiguous", "conflict", "gone"]
 Proof = Literal["lines", "syntax", "no code", "hint"]
@@ -280,6 +281,7 @@ class Evidence:
     dependencies: tuple[Dependency, ...] = ()
     history: History | None = None
     landed: tuple[Landed, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""

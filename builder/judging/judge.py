@@ -22,7 +22,7 @@ from builder.judging.landed import Log, landed, requests_of
 from builder.judging.scratch import open_scratch
 from builder.judging.target import Target
 from builder.judging.text import MergedSeries, merge_series
-from builder.judging.verdict import Verdict, decide, with_landed
+from builder.judging.verdict import Verdict, decide, with_flaws, with_landed
 from builder.judging.witness import Witness
 from builder.patch import Patch
 from builder.probe.harness import Answer, Tree
@@ -30,6 +30,9 @@ from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree, MappingTree
 from builder.releases import release_order
 from builder.series import Series
+from builder.soundness.check import Checker, Flaw
+from builder.soundness.series import without
+from builder.source import SourceFile
 from builder.upstream import Upstream
 
 
@@ -144,10 +147,12 @@ def judge(
         with_probe = [patch.name for patch in subject.series.patches if witness.has_probe(patch.name)]
         asked = {name: witness.ask(name, pinned) for name in with_probe}
     pins = read_pins(pinned)
-    bench = _Bench(subject, probes, cache, asked, pins, frozenset(accept_text), timeout)
+    checker = Checker(cache)
+    bench = _Bench(subject, probes, cache, asked, pins, frozenset(accept_text), timeout, checker)
     say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
+    checker.save()
     judgements = tuple(bench.read_together([judgement for column, _ in columns for judgement in column]))
     merged = {target.name: series for target, (_, series) in zip(targets, columns, strict=True)}
     return Report(subject, tuple(targets), _with_releases(judgements, subject, asked, known), merged)
@@ -164,6 +169,7 @@ class _Bench:
     pins: Mapping[str, Pin]
     accept_text: frozenset[str]
     timeout: float | None
+    checker: Checker
 
     def judge(self, target: Target) -> tuple[list[Judgement], MergedSeries]:
         """Every patch on one target."""
@@ -192,6 +198,7 @@ class _Bench:
         patch = next(patch for patch in self.subject.series.patches if patch.name == judgement.patch)
         accepted = patch.name in self.accept_text
         verdict = decide(text, None, without_probe=says_no_probe(patch), accepted=accepted)
+        verdict = with_flaws(verdict, text, judgement.evidence.flaws)
         verdict = _with_deadline(verdict, patch, judgement.target)
         evidence = replace(judgement.evidence, text=text)
         return replace(judgement, verdict=with_landed(verdict, evidence), evidence=evidence)
@@ -223,11 +230,24 @@ class _Case:
             without_probe=says_no_probe(patch),
             accepted=patch.name in self.bench.accept_text,
         )
+        flaws = self._flaws(patch) if text.carried and not verdict.retirable else ()
+        verdict = with_flaws(verdict, text, flaws)
         verdict = _with_deadline(verdict, patch, self.target.name)
         history = self._history(patch, behaviour) if verdict.retirable else None
-        evidence = Evidence(text, behaviour, dependencies, history, self._landed(patch))
+        evidence = Evidence(text, behaviour, dependencies, history, self._landed(patch), flaws)
         verdict = with_landed(verdict, evidence)
         return Judgement(patch.name, self.target.name, verdict, evidence)
+
+    def _flaws(self, patch: Patch) -> tuple[Flaw, ...]:
+        """What the patch breaks in the target with those before it."""
+        state: dict[str, SourceFile | None] = {}
+        for step in self.merged.steps:
+            if step.name == patch.name:
+                before, after = {**state, **step.before}, {**state, **step.after}
+                sound = self.bench.checker.check(before, after, self.tree)
+                return without(sound.flaws, patch.allows)
+            state |= step.after
+        return ()
 
     def _behaviour(self, name: str, text: TextEvidence) -> Behaviour | None:
         if name not in self.bench.on_pin:

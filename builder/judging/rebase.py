@@ -21,13 +21,15 @@ from builder.judging.target import Target, find_target
 from builder.judging.verdict import NEEDS_A_PERSON, NOT_ON_TEXT_ALONE, TAKEN_BY_UPSTREAM
 from builder.judging.witness import Witness
 from builder.judging.worktree import NAME_TRAILER, Carried, State, WorkTree
-from builder.patch import Patch, parse_patch
+from builder.patch import Patch, parse_patch, read_allowances
 from builder.probe.harness import Answer
 from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree
 from builder.releases import known_releases, releases_after
 from builder.root import Root
 from builder.series import Series, check_depends, read_series
+from builder.soundness.check import Checker
+from builder.soundness.series import ALLOW, Change, check_whole, unsound_error
 from builder.spec import Spec, UpstreamSpec, read_spec
 from builder.specedit import SpecText, bumped
 from builder.transaction import write_all
@@ -228,6 +230,7 @@ def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
     target = _target(settings, spec, home, cache, say)
     patches = {patch.name: patch for patch in subject.series.patches}
     carried = tree.carried()
+    _check_sound(tree, carried, target, cache)
     moves = _moves(tree, state, carried, target, home, cache, say)
     _check_accepted(tree, state, moves, patches)
     dropped = _dropped(tree, state, settings, carried, patches, home, cache)
@@ -300,6 +303,35 @@ def _check_room(settings: Settings, series: str, home: Root) -> None:
 
 
 # --- what has to be right before anything is written --------------------------------------------------------
+
+
+def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cache: Path) -> None:
+    """What was carried must still be Python.
+
+    Raises:
+        PatchConflict: it breaks something on the new release; the work tree stays open.
+    """
+    changes = [
+        Change(
+            patch.name,
+            {path: patch.before.get(path) for path in [*patch.before, *patch.after]},
+            {path: patch.after.get(path) for path in [*patch.before, *patch.after]},
+            read_allowances(value for key, value in patch.head.trailers() if key == ALLOW),
+        )
+        for patch in carried
+    ]
+    checker = Checker(cache)
+    blamed, _ = check_whole(changes, pristine_tree(target.upstream), checker)
+    checker.save()
+    if blamed:
+        patch, flaw = blamed[0]
+        line = f", line {flaw.line}" if flaw.line else ""
+        raise unsound_error(
+            blamed,
+            where=f"{tree.path}: {patch}, {flaw.path}{line}",
+            hint="mend the commit there (git commit --fixup, git rebase -i --autosquash), then --continue",
+            facts={"worktree": str(tree.path)},
+        )
 
 
 def _moves(

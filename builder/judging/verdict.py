@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from builder.judging.evidence import Behaviour, Dependency, Evidence, TextEvidence
 from builder.probe.harness import Answer
+from builder.soundness.check import Flaw
 
 Word = Literal["merged", "fixed-by-dependency", "obsolete", "carry", "rework", "partial", "unknown"]
 
@@ -73,6 +75,23 @@ def decide(
         return _by_text(text, without_probe, accepted)
     word, why = _by_behaviour(text, behaviour, dependencies, rolled_back)
     return Verdict(word, why, tuple(_contradictions(word, text, behaviour)), retirable=word in RETIRABLE)
+
+
+def with_flaws(verdict: Verdict, text: TextEvidence, flaws: Sequence[Flaw]) -> Verdict:
+    """The verdict of a patch that merges, where the merged files would not run.
+
+    Args:
+        verdict: what the other evidence says.
+        text: what merging says.
+        flaws: what the patch breaks.
+    """
+    if not flaws or verdict.retirable:
+        return verdict
+    more = f", and {len(flaws) - 1} more" if len(flaws) > 1 else ""
+    why = f"merged, it would not run: {flaws[0]}{more}"
+    if text.state == "partial":
+        return replace(verdict, word="partial", why=f"{text}; {why}")
+    return replace(verdict, word="rework", why=why)
 
 
 def with_landed(verdict: Verdict, evidence: Evidence) -> Verdict:

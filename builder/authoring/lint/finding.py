@@ -35,12 +35,26 @@ RULES = {
     "blob-ids": "Index lines name the release's blobs: the pre-image and what the patch makes of it.",
     "canonical": "The patch is what overlay patch export writes.",
     "compiles": "Every Python file compiles after every patch of the series.",
+    "undefined-name": "No patch leaves a name that nothing defines.",
+    "unresolved-import": "No patch leaves an import from within the tree that finds nothing.",
+    "data-file": "JSON, TOML and YAML files that parsed before a patch still parse.",
     "mutants": "No mutant of the patched source is called fixed by its probe, and every list's edit fits.",
     "variants": "Of a patched source in other words, a probe calls 90 % fixed and none defect or absent.",
     "allowance": "What a series is excused from was found, and is a rule.",
 }
 # Those that can only be judged with the release's sources.
-RELEASE_RULES = frozenset({"applies", "blob-ids", "canonical", "compiles", "added-import"})
+RELEASE_RULES = frozenset(
+    {
+        "applies",
+        "blob-ids",
+        "canonical",
+        "compiles",
+        "undefined-name",
+        "unresolved-import",
+        "data-file",
+        "added-import",
+    }
+)
 # Those that are judged by running the probes many times, when that is asked for.
 PROBE_RULES = frozenset({"mutants", "variants"})
 

@@ -7,7 +7,6 @@ import hashlib
 import re
 import shutil
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,12 +14,17 @@ from builder.apply import AppliedSeries, PatchReport, try_series
 from builder.authoring.export import export_applied
 from builder.authoring.home import Home
 from builder.authoring.lint.finding import Finding
-from builder.authoring.lint.remembered import Remembered
 from builder.authoring.mending import added_lines, split
 from builder.errors import InvalidInput
+from builder.probe.sources import pristine_tree
+from builder.remembered import Remembered
+from builder.soundness.check import Checker
+from builder.soundness.series import ALLOW, changes_of, check_each, without
 from builder.source import SourceFile
 from builder.upstream import Upstream
 
+# What a kind of flaw is called here, where that is another word.
+_RULES = {"does-not-compile": "compiles"}
 _IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+(.+))")
 
 
@@ -30,7 +34,7 @@ def lint_release(home: Home, upstream: Upstream, cache: Path) -> list[Finding]:
     Args:
         home: the series.
         upstream: its pinned release.
-        cache: where it is kept which files are known to compile.
+        cache: where it is kept what was found to be in order.
     """
     try:
         series = home.series()
@@ -43,9 +47,7 @@ def lint_release(home: Home, upstream: Upstream, cache: Path) -> list[Finding]:
         known = Remembered(cache / "lint" / "canonical")
         found += _canonical(home, applied, known)
         known.save()
-    known = Remembered(cache / "lint" / f"compiles-{sys.implementation.cache_tag}")
-    found += _compiles(home, applied, known)
-    known.save()
+    found += _soundness(home, applied, upstream, cache)
     return [*found, *_imports(home, applied, sources.values())]
 
 
@@ -102,28 +104,17 @@ def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:
                 yield Finding("blob-ids", _file(home, report), diff.patch_line, what, is_now.blob, said, mend)
 
 
-def _compiles(home: Home, applied: AppliedSeries, known: Remembered) -> Iterator[Finding]:
-    for report in applied.reports:
-        for change in report.files:
-            if change.post is None or not change.path.endswith(".py") or report.problems:
-                continue
-            if error := _syntax_error(change.path, change.post, known):
-                what = f"{change.path}: line {error.lineno}: {error.msg}"
-                yield Finding("compiles", _file(home, report), None, what, found=(error.text or "").strip())
-
-
-def _syntax_error(path: str, source: SourceFile, known: Remembered) -> SyntaxError | None:
-    """Why a file does not compile; None if it does, now or once: a blob that did will always do."""
-    if source.blob in known:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            compile(source.data, path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            return error if isinstance(error, SyntaxError) else SyntaxError(str(error))
-    known.add(source.blob)
-    return None
+def _soundness(home: Home, applied: AppliedSeries, upstream: Upstream, cache: Path) -> Iterator[Finding]:
+    """What each patch breaks in the release with those before it, and what it need not be allowed."""
+    checker = Checker(cache)
+    changes = changes_of(applied)
+    for change, sound in check_each(changes, pristine_tree(upstream), checker):
+        file = str(home.path(change.name).relative_to(home.root.path))
+        for flaw in without(sound.flaws, change.allows):
+            yield Finding(_RULES.get(flaw.kind, flaw.kind), file, None, str(flaw))
+        for kind, name in sorted(change.allows - {(flaw.kind, flaw.name) for flaw in sound.flaws}):
+            yield Finding("allowance", file, None, f"{ALLOW}: {kind} {name}: what is allowed was not found")
+    checker.save()
 
 
 def _imports(home: Home, applied: AppliedSeries, sources: Iterable[SourceFile]) -> Iterator[Finding]:

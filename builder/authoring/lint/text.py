@@ -12,7 +12,7 @@ from builder.authoring.head import Head, raw_date, read_head, split_author
 from builder.authoring.lint.finding import Finding
 from builder.authoring.mending import added_lines, diff_start, mend_text, recount, split
 from builder.errors import InvalidInput
-from builder.patch import parse_patch, read_status
+from builder.patch import FLAWS, parse_patch, read_allowances, read_status
 
 MAX_BYTES = 64 << 10
 MAX_CHANGED = 600
@@ -22,8 +22,8 @@ TODO = b"TODO"
 TRAILERS = {
     "Upstream-Status": False, "Bug": True, "Origin": False, "Forwarded": False, "Applied-Upstream": False,
     "Last-Update": False, "Overlay-Hardware": False, "Overlay-Depends": False, "Overlay-Drop-After": False,
-    "Overlay-Import": True, "Overlay-Probe": False, "Overlay-Retired": False, "Overlay-Evidence": True,
-    "Signed-off-by": True, "Co-authored-by": True, "Reported-by": True,
+    "Overlay-Import": True, "Overlay-Allow": True, "Overlay-Probe": False, "Overlay-Retired": False,
+    "Overlay-Evidence": True, "Signed-off-by": True, "Co-authored-by": True, "Reported-by": True,
     "Reviewed-by": True, "Tested-by": True, "Acked-by": True, "Suggested-by": True, "Fixes": True,
     "Link": True, "Cc": True, "Change-Id": False,
 }  # fmt: skip
@@ -138,8 +138,17 @@ def _value(file: str, line: int | None, key: str, value: str) -> Iterator[Findin
         yield Finding(
             "hardware", file, line, "not a list of compute capabilities", "such as 12.0 12.1", value
         )
+    elif key == "Overlay-Allow" and not _allows(value):
+        what = "Overlay-Allow does not say what is allowed, and why"
+        yield Finding(
+            "trailer", file, line, what, f"KIND NAME [reason], KIND one of {', '.join(FLAWS)}", value
+        )
     elif key == "Overlay-Drop-After" and not _RELEASE.match(value):
         yield Finding("drop-after", file, line, "not a release", "such as v0.5.20", value)
+
+
+def _allows(value: str) -> bool:
+    return any(kind in FLAWS for kind, _ in read_allowances([value]))
 
 
 def _status(file: str, line: int | None, value: str) -> Iterator[Finding]:

@@ -1,0 +1,1 @@
+"""Is what is patched still Python? Files before and after, compiled and compared; nothing of them is run."""

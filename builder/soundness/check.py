@@ -1,0 +1,333 @@
+"""What a change breaks: files before and after are compared, and only what is new counts.
+
+Every changed Python file is compiled. The names that nothing defines in it (pyflakes), and its imports from
+within the tree that find nothing, are compared with those before the change: what was so before is
+upstream's own. Where it cannot be decided (a module that makes names when it runs, an import that may fail),
+nothing is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from builder.gitstore import blob_id
+from builder.probe.harness import Tree
+from builder.probe.trees import MappingTree
+from builder.remembered import Remembered
+from builder.soundness.data import why_not_parsed
+from builder.soundness.modules import Modules, module_of, root_of
+from builder.soundness.outline import Import
+from builder.soundness.source import LARGEST, PythonFile
+from builder.source import SourceFile
+
+if TYPE_CHECKING:
+    from builder.soundness.names import Undefined
+
+Kind = Literal["does-not-compile", "undefined-name", "unresolved-import", "data-file"]
+Versions = Mapping[str, SourceFile | None]
+
+SCHEMA = 1
+"""Another number whenever something else is found in the same files."""
+
+MOST_READERS = 100
+"""Files that are read to see whether others take the same name."""
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """One thing that a change breaks.
+
+    Args:
+        kind: which.
+        path: the file.
+        line: from 1; None where the file as a whole is meant.
+        name: the name, or ``module.name``; of a file that does not compile or parse, its path.
+        what: one sentence.
+    """
+
+    kind: Kind
+    path: str
+    line: int | None
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}{f', line {self.line}' if self.line else ''}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Soundness:
+    """What was found.
+
+    Args:
+        flaws: what the change breaks.
+        notes: what could not be looked at, or was broken before.
+    """
+
+    flaws: tuple[Flaw, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Checker:
+    """Compares files before and after a change; one for a run, since what is read is kept.
+
+    Args:
+        cache: the user's cache, where it is kept what was found to be sound; None for nowhere.
+    """
+
+    def __init__(self, cache: Path | None) -> None:
+        self._known = Remembered(cache / "soundness" / "sound") if cache else None
+        self._files: dict[tuple[str, str], PythonFile] = {}
+
+    def check(self, before: Versions, after: Versions, under: Tree) -> Soundness:
+        """What a change breaks.
+
+        Args:
+            before, after: the changed files; None where there is none.
+            under: the tree that the other files are in.
+        """
+        key = _key(before, after, under)
+        if key and self._known is not None and key in self._known:
+            return Soundness()
+        found = _Comparison(self, before, after, under).result()
+        if found == Soundness() and key and self._known is not None:
+            self._known.add(key)
+        return found
+
+    def save(self) -> None:
+        """Keep what was found to be sound for the next run."""
+        if self._known is not None:
+            self._known.save()
+
+    def read(self, path: str, data: bytes) -> PythonFile:
+        """A Python file; the same bytes are looked at once."""
+        name = path.rpartition("/")[2]
+        key = ("__init__.py" if name == "__init__.py" else "", blob_id(data))
+        return self._files.setdefault(key, PythonFile(name, data))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One change of a tree."""
+
+    checker: Checker
+    before: Versions
+    after: Versions
+    under: Tree
+
+    def result(self) -> Soundness:
+        flaws: list[Flaw] = []
+        notes: list[str] = []
+        for path in self._changed:
+            source = self.after.get(path)
+            for found in self._file(path, self.before.get(path), source) if source else ():
+                if isinstance(found, Flaw):
+                    flaws.append(found)
+                else:
+                    notes.append(found)
+        flaws += [*self._undefined(), *self._unresolved(), *self._left_behind()]
+        ordered = sorted(dict.fromkeys(flaws), key=lambda flaw: (flaw.path, flaw.line or 0))
+        return Soundness(tuple(ordered), tuple(notes))
+
+    @cached_property
+    def _changed(self) -> list[str]:
+        """The files that differ; links are none."""
+        paths = dict.fromkeys([*self.before, *self.after])
+        return [path for path in paths if _differ(self.before.get(path), self.after.get(path))]
+
+    @cached_property
+    def _then(self) -> Modules:
+        return self._modules(self.before)
+
+    @cached_property
+    def _now(self) -> Modules:
+        return self._modules(self.after)
+
+    def _modules(self, versions: Versions) -> Modules:
+        files = {path: source.data if source else None for path, source in versions.items()}
+        return Modules(MappingTree(files, under=self.under), self.checker.read)
+
+    def _python(self, versions: Versions) -> Iterator[tuple[str, PythonFile]]:
+        """The changed Python files, as far as they can be read."""
+        for path in self._changed:
+            source = versions.get(path)
+            if source is not None and path.endswith(".py"):
+                file = self.checker.read(path, source.data)
+                if file.outline is not None:
+                    yield path, file
+
+    # --- whole files --------------------------------------------------------------------------------------
+
+    def _file(self, path: str, was: SourceFile | None, source: SourceFile) -> Iterator[Flaw | str]:
+        if not path.endswith((".py", ".pyi")):
+            yield from _data_file(path, was, source)
+            return
+        if len(source.data) > LARGEST:
+            yield f"{path}: {len(source.data)} bytes are too many to be looked at (at most {LARGEST})"
+            return
+        file = self.checker.read(path, source.data)
+        broken = file.broken
+        if broken is None:
+            if path.endswith(".py") and (file.undefined is None):
+                yield f"{path}: nested too deeply for its names to be looked at"
+            return
+        where = f"{path}, line {broken.line}" if broken.line else path
+        said = f"does not compile: {broken.message}"
+        if was is not None and self.checker.read(path, was.data).broken is not None:
+            yield f"{where}: {said}, as before the change"
+        elif broken.is_newer:
+            yield f"{where}: needs a newer Python than {_RUNNING}, and is not looked at ({broken.message})"
+        else:
+            text = f" ({broken.text})" if broken.text else ""
+            yield Flaw("does-not-compile", path, broken.line, path, said + text)
+
+    # --- names --------------------------------------------------------------------------------------------
+
+    def _undefined(self) -> Iterator[Flaw]:
+        """Names that are undefined in more places than before."""
+        now = [
+            (path, file, use)
+            for path, file in self._python(self.after)
+            for use in self._uses(path, file, self._now)
+        ]
+        if not now:
+            return
+        was = [
+            (file, use)
+            for path, file in self._python(self.before)
+            for use in self._uses(path, file, self._then)
+        ]
+        grown = Counter(use.name for _, _, use in now) - Counter(use.name for _, use in was)
+        same = {(use.name, file.text_of(use.line)) for file, use in was}
+        seen: set[tuple[str, str]] = set()
+        for path, file, use in now:
+            text = file.text_of(use.line)
+            if use.name in grown and (use.name, text) not in same and (path, use.name) not in seen:
+                seen.add((path, use.name))
+                what = "__all__ names it" if use.is_export else text[:120]
+                yield Flaw("undefined-name", path, use.line, use.name, f"{use.name} is not defined: {what}")
+
+    def _uses(self, path: str, file: PythonFile, modules: Modules) -> Iterator[Undefined]:
+        outline = file.outline
+        if outline is None or outline.writes_globals:
+            return
+        for use in file.undefined or ():
+            if use.is_export and outline.is_open:
+                continue
+            if not (use.through_star and modules.stars_may_have(path, use.name, outline.stars)):
+                yield use
+
+    # --- imports ------------------------------------------------------------------------------------------
+
+    def _unresolved(self) -> Iterator[Flaw]:
+        """Imports of changed files that find nothing, and did find something or were not there before."""
+        old = {path: set(file.outline.imports) for path, file in self._python(self.before) if file.outline}
+        for path, file in self._python(self.after):
+            for taken in file.outline.imports if file.outline else ():
+                is_old = taken in old.get(path, ())
+                if taken.is_guarded or (is_old and not self._lost) or not self._now.lacks(path, taken):
+                    continue
+                if self._then.lacks(path, taken) and (is_old or self._others_take(path, taken)):
+                    continue
+                yield self._flaw(path, taken)
+
+    def _flaw(self, path: str, taken: Import) -> Flaw:
+        module = self._now.module(path, taken) or taken.module
+        if taken.name in (None, "*"):
+            return Flaw("unresolved-import", path, taken.line, module, f"there is no module {module}")
+        what = f"{module} has no {taken.name}"
+        if not self._now.exists(path, taken):
+            what = f"there is no module {module} (for {taken.name})"
+        return Flaw("unresolved-import", path, taken.line, f"{module}.{taken.name}", what)
+
+    def _others_take(self, path: str, taken: Import) -> bool:
+        """Whether files that are not changed take the same: then it comes from where nobody sees it."""
+        module = self._now.module(path, taken) or ""
+        text = module.rpartition(".")[2].encode()
+        wanted = (module, taken.name)
+        for other in self._unchanged_with(text, root_of(path)):
+            outline = self._now.outline(other)
+            for found in outline.imports if outline else ():
+                if not found.is_guarded and (self._now.module(other, found), found.name) == wanted:
+                    return True
+        return False
+
+    @cached_property
+    def _lost(self) -> dict[str, frozenset[str] | None]:
+        """What changed files had and have no more: names; None where the file itself is gone."""
+        now = {path: file.outline for path, file in self._python(self.after) if file.outline}
+        lost: dict[str, frozenset[str] | None] = {}
+        for path, file in self._python(self.before):
+            if self.after.get(path) is None:
+                lost[path] = None
+            elif file.outline and path in now and (names := file.outline.names - now[path].names):
+                lost[path] = names
+        return lost
+
+    def _left_behind(self) -> Iterator[Flaw]:
+        """Imports of files that are not changed, of what changed files have no more."""
+        for path, names in self._lost.items():
+            module = module_of(path)
+            for other in self._unchanged_with(module.rpartition(".")[2].encode(), root_of(path)):
+                outline = self._now.outline(other)
+                for taken in outline.imports if outline else ():
+                    if self._concerns(other, taken, module, names) and self._breaks(other, taken):
+                        yield self._flaw(other, taken)
+
+    def _concerns(self, path: str, taken: Import, module: str, names: frozenset[str] | None) -> bool:
+        found = self._now.module(path, taken)
+        if names is None:
+            return module in (found, f"{found}.{taken.name}")
+        return found == module and taken.name in names
+
+    def _breaks(self, path: str, taken: Import) -> bool:
+        """Whether an import found something before the change, and finds nothing after it."""
+        return not taken.is_guarded and self._now.lacks(path, taken) and not self._then.lacks(path, taken)
+
+    def _unchanged_with(self, text: bytes, root: str) -> list[str]:
+        """Python files that hold a text and are not changed, not too many."""
+        changed = {*self.before, *self.after}
+        found = [path for path in self.under.grep(text, root) if path.endswith(".py") and path not in changed]
+        return found[:MOST_READERS]
+
+
+def _differ(was: SourceFile | None, now: SourceFile | None) -> bool:
+    """Whether a file is another; symbolic links are none."""
+    is_link = "120000" in (was and was.mode, now and now.mode)
+    return not is_link and (was and was.data) != (now and now.data)
+
+
+def _data_file(path: str, was: SourceFile | None, source: SourceFile) -> Iterator[Flaw | str]:
+    why = why_not_parsed(path, source.data)
+    if why is None:
+        return
+    if was is not None and why_not_parsed(path, was.data) is not None:
+        yield f"{path}: does not parse, as before the change: {why}"
+    else:
+        yield Flaw("data-file", path, None, path, f"does not parse: {why}")
+
+
+_RUNNING = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _key(before: Versions, after: Versions, under: Tree) -> str | None:
+    """Names all that decides what is found; None for a tree whose contents have no name."""
+    below = getattr(under, "fingerprint", None)
+    if below is None:
+        return None
+    from pyflakes import __version__ as pyflakes
+
+    digest = hashlib.sha256(f"{SCHEMA} {sys.version} {pyflakes} {below}".encode())
+    for versions in (before, after):
+        for path, source in sorted(versions.items()):
+            fact = f"{path}\0{source.mode} {source.blob}" if source else f"{path}\0none"
+            digest.update(f"{fact}\0".encode("utf-8", "surrogateescape"))
+        digest.update(b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""What a Python module has and what it imports, read from its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+_WRITERS = frozenset({"update", "setdefault", "__setitem__", "pop", "clear"})
+# What every module has.
+_ALWAYS = ("__name__", "__file__", "__doc__", "__dict__", "__spec__", "__loader__", "__package__", "__path__",
+           "__builtins__", "__annotations__", "__cached__", "__all__", "__class__")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name of an import statement.
+
+    Args:
+        level: leading dots.
+        module: what stands after them; may be empty where there are any.
+        name: what is taken from it; None for ``import module``, ``*`` for all.
+        line: from 1.
+        is_guarded: it may fail: a handler of ImportError is around it, or only a type checker sees it.
+    """
+
+    level: int
+    module: str
+    name: str | None
+    line: int = field(compare=False)
+    is_guarded: bool = False
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A module as others see it.
+
+    Args:
+        names: what is defined at its top level, on any path through it.
+        imports: every import in it, also inside of functions.
+        is_open: it may have other names: it makes some when it runs.
+        writes_globals: its own functions may find other names, for the same reason.
+    """
+
+    names: frozenset[str]
+    imports: tuple[Import, ...]
+    is_open: bool
+    writes_globals: bool
+
+    @property
+    def stars(self) -> tuple[Import, ...]:
+        """The modules all of whose names it takes."""
+        return tuple(taken for taken in self.imports if taken.name == "*")
+
+
+def read_outline(tree: ast.Module) -> Outline:
+    """The outline of a module.
+
+    Raises:
+        RecursionError: it is nested too deeply to be looked at.
+    """
+    imports = tuple(_imports(tree.body, is_guarded=False))
+    names = {*_ALWAYS, *_defined(tree.body), *_declared_global(tree)}
+    writes_globals = any(_writes_globals(node) for node in ast.walk(tree))
+    is_open = writes_globals or "__getattr__" in names or any(map(_replaces_module, ast.walk(tree)))
+    return Outline(frozenset(names), imports, is_open, writes_globals)
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+def _defined(body: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that statements define in their own scope, whichever way the program goes."""
+    waiting = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
+        if not isinstance(node, ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _declared_global(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+
+
+def _writes_globals(node: ast.AST) -> bool:
+    """Whether names may come into being that no statement shows: ``globals()[…] = …``, ``exec``."""
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and _is_namespace(node.value)
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and _is_namespace(node.func.value):
+        return node.func.attr in _WRITERS
+    called = _last_name(node.func)
+    sets_name = called == "setattr" and bool(node.args) and _is_module(node.args[0])
+    return called == "exec" or sets_name or any(map(_is_namespace, node.args))
+
+
+def _is_namespace(node: ast.AST) -> bool:
+    """Whether an expression is the names of a module: ``globals()``, ``sys.modules[…].__dict__``."""
+    if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+        return _is_module(node.value)
+    return isinstance(node, ast.Call) and _last_name(node.func) in ("globals", "vars") and not node.args
+
+
+def _is_module(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and _last_name(node.value) == "modules"
+
+
+def _replaces_module(node: ast.AST) -> bool:
+    """``sys.modules[__name__] = …``, ``__path__ = …``: others stand in for the module, or for those below."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return _is_module(node)
+    return isinstance(node, ast.Name) and node.id == "__path__" and isinstance(node.ctx, ast.Store)
+
+
+# --- imports ------------------------------------------------------------------------------------------------
+
+
+def _imports(body: Iterable[ast.AST], *, is_guarded: bool) -> Iterator[Import]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(0, alias.name, None, node.lineno, is_guarded)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield Import(node.level, node.module or "", alias.name, node.lineno, is_guarded)
+        elif isinstance(node, (ast.Try, ast.TryStar)):
+            may_fail = is_guarded or any(_catches_import_errors(handler.type) for handler in node.handlers)
+            yield from _imports([*node.body, *node.handlers], is_guarded=may_fail)
+            yield from _imports([*node.orelse, *node.finalbody], is_guarded=is_guarded)
+        elif isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
+            yield from _imports(node.body, is_guarded=True)
+        elif isinstance(node, ast.If) and _asks_for_type_checking(node.test):
+            yield from _imports([*node.body, *node.orelse], is_guarded=True)
+        elif not isinstance(node, ast.expr):
+            yield from _imports(ast.iter_child_nodes(node), is_guarded=is_guarded)
+
+
+def _catches_import_errors(caught: ast.expr | None) -> bool:
+    if caught is None:
+        return True
+    each = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(_last_name(error) in _IMPORT_ERRORS for error in each)
+
+
+def _suppresses(context: ast.expr) -> bool:
+    return (
+        isinstance(context, ast.Call)
+        and _last_name(context.func) == "suppress"
+        and any(_last_name(error) in _IMPORT_ERRORS for error in context.args)
+    )
+
+
+def _asks_for_type_checking(test: ast.expr) -> bool:
+    return any(_last_name(node) == "TYPE_CHECKING" for node in ast.walk(test))
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

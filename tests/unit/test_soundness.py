@@ -1,0 +1,363 @@
+"""What is patched must still be Python: what a change breaks is found, and nothing else is called broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from builder.probe.trees import MappingTree
+from builder.soundness.check import Checker, Soundness
+from builder.source import SourceFile
+from tests.unit.lab import Lab, overlay, write_root
+from tests.unit.workshop import Workshop, rules, workshop
+
+__all__ = ["workshop"]
+
+PACKAGE = "python/sglang/"
+X = f"{PACKAGE}x.py"
+TREE = {
+    f"{PACKAGE}__init__.py": "",
+    f"{PACKAGE}a.py": "def b(): pass\n",
+    f"{PACKAGE}pk/__init__.py": "from sglang.a import *\nfrom .sub import x\n",
+    f"{PACKAGE}pk/sub.py": "x = 1\n",
+    f"{PACKAGE}lazy.py": "def __getattr__(name): return 1\n",
+    f"{PACKAGE}made.py": "for n in 'ab':\n    globals()[n] = 1\n",
+    f"{PACKAGE}paths.py": (
+        "if X:\n    one = 1\nelse:\n    two = 2\ntry:\n    import torch\nexcept ImportError:\n    three = 3\n"
+        "with open('x') as four, (five := six):\n    for seven in four: pass\n"
+        "def f():\n    global eight\n    eight = 8\nnine: int = 9\n[ten, *eleven] = 1, 2\n"
+        "match X:\n    case {'a': twelve, **thirteen}: pass\n    case [*fourteen]: pass\n"
+        "    case fifteen: pass\n"
+    ),
+    f"{PACKAGE}old.py": "from sglang.gone_already import z\n",
+}
+Text = Mapping[str, str | None]
+
+
+def versions(files: Text) -> dict[str, SourceFile | None]:
+    return {p: None if text is None else SourceFile("100644", text.encode()) for p, text in files.items()}
+
+
+def check(before: Text, after: Text, under: Mapping[str, str] = TREE) -> Soundness:
+    tree = MappingTree({path: text.encode() for path, text in under.items()})
+    return Checker(None).check(versions(before), versions(after), tree)
+
+
+def added(text: str, *, to: str = X, before: str = "") -> list[str]:
+    """What a patch breaks that makes a file of a name that text."""
+    return [f"{flaw.kind} {flaw.line} {flaw.name}" for flaw in check({to: before}, {to: text}).flaws]
+
+
+# --- what is found ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f = print\nf(key=1,\n  mode=2, mode=3)\n", "does-not-compile 3 python/sglang/x.py"),
+        ("def f(a, a): pass\n", "does-not-compile 1 python/sglang/x.py"),
+        ("x = 1\nreturn x\n", "does-not-compile 2 python/sglang/x.py"),
+        ("def f():\n\treturn 1\n        return 2\n", "does-not-compile 3 python/sglang/x.py"),
+        ("x = 1\nfrom __future__ import annotations\n", "does-not-compile 2 python/sglang/x.py"),
+        ("a = 1\0", "does-not-compile None python/sglang/x.py"),
+        ("def g():\n    return get_conf()\n", "undefined-name 2 get_conf"),
+        ("class A:\n    y = 1\n    def f(self): return y\n", "undefined-name 3 y"),
+        (
+            "def f():\n    try: g()\n    except ValueError as e: pass\n    return e\ng = 1\n",
+            "undefined-name 4 e",
+        ),
+        ("@wrap\ndef f(): pass\n", "undefined-name 1 wrap"),
+        ("def f(a: Config): pass\n", "undefined-name 1 Config"),
+        ("__all__ = ['f', 'g']\nf = 1\n", "undefined-name 1 g"),
+        ("from sglang.pk import *\nb()\nzz()\n", "undefined-name 3 zz"),
+        ("from sglang.a import c\n", "unresolved-import 1 sglang.a.c"),
+        ("def f():\n    from .a import c\n", "unresolved-import 2 sglang.a.c"),
+        ("from sglang.pk import y\n", "unresolved-import 1 sglang.pk.y"),
+        ("import sglang.pk.nosub\n", "unresolved-import 1 sglang.pk.nosub"),
+        ("from sglang.nothing import n\n", "unresolved-import 1 sglang.nothing.n"),
+        ("from . import nope\n", "unresolved-import 1 sglang.nope"),
+        ("from sglang.nothing import *\n", "unresolved-import 1 sglang.nothing"),
+        (
+            "try:\n    from sglang.a import c\nexcept ValueError:\n    pass\n",
+            "unresolved-import 2 sglang.a.c",
+        ),
+    ],
+)
+def test_what_would_not_run_is_found_with_name_and_line(text: str, expected: str) -> None:
+    assert added(text) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "good", "bad"),
+    [
+        ("python/sglang/c.json", '{"a": 1}', '{"a": 1,}'),
+        ("python/pyproject.toml", "a = 1\n", "a = 1\na = 2\n"),
+        ("python/sglang/c.yaml", "a: [1]\n", "a: [1\n"),
+        ("python/sglang/c.yml", "a: 1\n", "a: 1\n b: 2\n"),
+    ],
+)
+def test_data_file_that_parsed_must_still_parse(path: str, good: str, bad: str) -> None:
+    assert [flaw.kind for flaw in check({path: good}, {path: bad}).flaws] == ["data-file"]
+    assert check({path: bad}, {path: bad + "\n"}).flaws == ()
+    assert check({path: good}, {path: good + "\n"}) == Soundness()
+
+
+def test_an_import_that_went_is_found_where_its_name_is_still_used() -> None:
+    before = "from sglang.a import b\n\n\ndef g():\n    return b()\n"
+    assert added(before.replace("from sglang.a import b\n", ""), before=before) == ["undefined-name 4 b"]
+
+
+def test_what_a_patch_takes_from_a_module_is_missed_where_others_import_it() -> None:
+    """By files that the patch changes, and by files that it leaves alone."""
+    users = {f"{PACKAGE}user.py": "from sglang.a import b\n", f"{PACKAGE}kind.py": "from . import a\n"}
+    a = f"{PACKAGE}a.py"
+    found = check({a: "def b(): pass\n"}, {a: "def c(): pass\n"}, TREE | users).flaws
+    assert [(flaw.path, flaw.name) for flaw in found] == [(f"{PACKAGE}user.py", "sglang.a.b")]
+    found = check({a: "def b(): pass\n"}, {a: None}, TREE | users).flaws
+    assert {flaw.path for flaw in found} == {
+        f"{PACKAGE}{name}.py" for name in ("user", "kind", "pk/__init__")
+    }
+    both = {a: "def b(): pass\n", X: "from sglang.a import b\n"}
+    found = check(both, both | {a: "def c(): pass\n"}).flaws
+    assert [
+        (flaw.path, flaw.name) for flaw in found
+    ] == []  # x.py is as it was, and the patch leaves it alone
+
+
+def test_changed_files_are_held_against_each_other() -> None:
+    new = {X: "from .new import n\n", f"{PACKAGE}new.py": "n = 1\n"}
+    assert check({X: "", f"{PACKAGE}new.py": None}, new).flaws == ()
+    assert [
+        f.name for f in check({X: "", f"{PACKAGE}new.py": None}, new | {f"{PACKAGE}new.py": ""}).flaws
+    ] == ["sglang.new.n"]
+
+
+# --- what is not --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from typing import Annotated\ndef f(a: Annotated[int, 'help text'], b: 'Foo | None' = None): ...\n",
+        "from typing import Literal, cast\nx: Literal['a b'] = 'a b'\ny = cast('Foo[bar]', x)\n",
+        "from __future__ import annotations\ndef f(a: Config) -> Other: ...\n",
+        "def f():\n    a: Config = 1\n    return a\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sglang.nothing import N\n",
+        "import typing\nif typing.TYPE_CHECKING:\n    from sglang.a import N\nelse:\n    N = 1\nN\n",
+        "try:\n    from sglang.a import c\nexcept ImportError:\n    c = None\n",
+        "try:\n    import sglang.no\nexcept (OSError, ModuleNotFoundError):\n    from sglang.a import d\n",
+        "import contextlib\nwith contextlib.suppress(ImportError):\n    from sglang.a import c\n",
+        "from sglang.version import __version__\nfrom sglang._version import v\n",
+        "from sglang.srt.x_pb2 import Q\n",
+        "from sglang.lazy import anything\nfrom sglang.made import a, b\n",
+        "from sglang.pk import b, sub, x\nimport sglang.pk.sub as s\nfrom .pk import sub\nfrom . import pk\n",
+        "from sglang.paths import one, two, three, four, five, seven, eight, nine, ten, eleven, twelve\n",
+        "from sglang.paths import thirteen, fourteen, fifteen, torch, f\n",
+        "from sglang.a import __name__, __doc__\n",
+        "from sglang.gone_already import z\n",  # the tree itself takes it: from where nobody sees it
+        "import torch.nothing\nfrom vllm import nope\nfrom .... import far\n",
+        "from sglang.lazy import *\nanything()\n",
+        "from torch import *\nanything()\n",
+        "for name in 'ab':\n    globals()[name] = 1\na\n",
+        "exec('a = 1')\na\n",
+        "try:\n    unicode\nexcept NameError:\n    unicode = str\n",
+        "import os\nif os.name:\n    y = 1\nprint(y)\ndel y\n",
+        "def f():\n    global later\n    later = 1\n\n\ndef g():\n    return later\n",
+        "x = [i for i in range(3) if (y := i)]\nprint(y, __file__, __name__, __builtins__)\n",
+        "class A:\n    z = 1\n    w = [z for _ in range(3)]\n    __qualname__\n",
+        "raise PythonFinalizationError\n",
+    ],
+)  # fmt: skip
+def test_what_is_right_or_cannot_be_decided_is_no_finding(text: str) -> None:
+    assert added(text) == []
+
+
+def test_what_was_so_before_is_upstreams_own() -> None:
+    """Also where it moved: by a rename, to another file, or to another line."""
+    bad = "from sglang.a import gone\n\n\ndef f():\n    return nope\n"
+    assert added("\n" + bad, before=bad) == []
+    y = f"{PACKAGE}y.py"
+    moved = check({X: "def f():\n    return nope\n", y: None}, {X: None, y: "def f():\n    return nope\n"})
+    assert moved.flaws == ()
+    assert added(bad + "\n\ndef g():\n    return 1 + nope\n", before=bad) == ["undefined-name 9 nope"]
+
+
+def test_a_file_that_did_not_compile_or_needs_a_newer_python_is_a_note() -> None:
+    found = check({X: "def (:\n"}, {X: "def (:\n\n"})
+    assert found.flaws == ()
+    assert "as before the change" in found.notes[0]
+    for text in ("type T = int[\n", "match x:\n    case 1, = 2: pass\n"):
+        assert [flaw.kind for flaw in check({X: ""}, {X: text}).flaws] == ["does-not-compile"]
+
+
+def test_a_newer_grammar_is_told_from_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template string is newer than every Python this is tested with but the newest, which takes it."""
+    found = check({X: ""}, {X: 'a = 1\nx = t"{a}"\n'})
+    assert found.flaws == ()
+    assert check({X: ""}, {X: 'a = 1\nx = t"{a}"" \n'}).flaws
+
+
+@pytest.mark.parametrize("text", ["a = " + "(" * 3000 + "1" + ")" * 3000, "a = " + "-" * 50_000 + "1\n"])
+def test_a_file_nested_too_deeply_ends_nothing(text: str) -> None:
+    check({X: ""}, {X: text})
+
+
+def test_warnings_of_patched_files_are_nobodys_business(recwarn: pytest.WarningsRecorder) -> None:
+    assert added('x = "\\d" is 1\n') == []
+    assert not recwarn.list
+
+
+def test_what_was_found_to_be_sound_is_not_looked_at_again(tmp_path: Path) -> None:
+    class Tree(MappingTree):
+        def grep(self, text: bytes, prefix: str = "") -> list[str]:
+            raise AssertionError("asked again")
+
+    tree = MappingTree({path: text.encode() for path, text in TREE.items()})
+    before, after = versions({X: "b = 1\n"}), versions({X: "c = 1\n"})
+    first = Checker(tmp_path)
+    assert first.check(before, after, tree) == Soundness()
+    first.save()
+    again = Tree({path: text.encode() for path, text in TREE.items()})
+    assert Checker(tmp_path).check(before, after, again) == Soundness()
+    with pytest.raises(AssertionError):
+        Checker(None).check(before, after, again)
+
+
+# --- in the commands ----------------------------------------------------------------------------------------
+
+USE = "python/sglang/use.py"
+CONF = "python/sglang/conf.py"
+PIN = {
+    "python/sglang/__init__.py": b"",
+    CONF: b"def get_conf():\n    return 1\n",
+    USE: b"from sglang.conf import get_conf\n\n\ndef f(call):\n    return call(\n        get_conf(),\n"
+    b"        a=1,\n        b=2,\n        c=3,\n        d=4,\n    )\n\n\ndef g():\n    return 0\n",
+}
+KEYWORD = PIN[USE].replace(b"        d=4,\n", b"        d=4,\n        mode=1,\n")
+CALLS = PIN[USE].replace(b"return 0", b"return get_conf()")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def unsound(lab: Lab, root: Path, *trailers: str) -> tuple[str, Path]:
+    """A patch that calls ``get_conf``, and a release that dropped the import of it."""
+    pin = lab.commit(dict(PIN), tag="v1.0.0")
+    patch = lab.patch("p0", pin, {USE: CALLS}, "Overlay-Probe: none [test]", *trailers)
+    new = PIN[USE].replace(b"from sglang.conf import get_conf\n", b"").replace(b"        get_conf(),\n", b"")
+    lab.commit({USE: new}, tag="v1.1.0")
+    return pin, write_root(lab, root, pin, [patch])
+
+
+def test_diff_says_rework_with_name_and_line(lab: Lab, tmp_path: Path) -> None:
+    _, root = unsound(lab, tmp_path / "root")
+    url = ("--upstream-url", str(lab.repository))
+    done = overlay(lab, root, "diff", "demo", "--upstream", "v1.1.0", *url, "--json")
+    (judgement,) = json.loads(done.stdout)["reports"][0]["judgements"]
+    assert judgement["verdict"] == "rework"
+    assert "get_conf is not defined" in judgement["why"]
+    assert f"{USE}, line 13" in judgement["why"]
+    assert judgement["evidence"]["flaws"][0]["name"] == "get_conf"
+
+
+def test_diff_and_rebase_see_a_keyword_that_upstream_added_elsewhere_in_the_call(
+    lab: Lab, tmp_path: Path
+) -> None:
+    pin = lab.commit(dict(PIN), tag="v1.0.0")
+    patch = lab.patch("p0", pin, {USE: KEYWORD}, "Overlay-Probe: none [test]")
+    lab.commit(
+        {USE: PIN[USE].replace(b"        get_conf(),\n", b"        get_conf(),\n        mode=0,\n")},
+        tag="v1.1.0",
+    )
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
+    assert found.evidence.text.state == "carries"
+    assert found.verdict.word == "rework"
+    assert "keyword argument repeated: mode" in found.verdict.why
+    done = overlay(
+        lab, root, "rebase", "demo", "--upstream-url", str(lab.repository), "--onto", "v1.1.0", "--json"
+    )
+    assert done.returncode == 3
+    error = json.loads(done.stdout)["error"]
+    assert "keyword argument repeated: mode" in error["found"]
+    assert Path(error["worktree"], USE).is_file()  # it is left open
+
+
+def test_diff_says_partial_where_a_hunk_is_there_already(lab: Lab, tmp_path: Path) -> None:
+    two = PIN | {USE: PIN[USE] + b"\n\n# filler\n" * 8 + b"\n\ndef h():\n    return 0\n"}
+    pin = lab.commit(dict(two), tag="v1.0.0")
+    patched = two[USE].replace(b"return 0\n\n\n# filler", b"return get_conf()\n\n\n# filler", 1)
+    patched = patched.replace(b"def h():\n    return 0", b"def h():\n    return 1")
+    patch = lab.patch("p0", pin, {USE: patched}, "Overlay-Probe: none [test]")
+    new = two[USE].replace(b"from sglang.conf import get_conf\n", b"").replace(b"        get_conf(),\n", b"")
+    lab.commit({USE: new.replace(b"def h():\n    return 0", b"def h():\n    return 1")}, tag="v1.1.0")
+    found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
+    assert found.verdict.word == "partial"
+    assert "get_conf is not defined" in found.verdict.why
+
+
+def test_a_name_that_another_module_has_no_more_is_seen(lab: Lab, tmp_path: Path) -> None:
+    pin = lab.commit(dict(PIN) | {USE: b"x = 1\n"}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {USE: b"from sglang.conf import get_conf\n\nx = get_conf()\n"})
+    lab.commit({CONF: b"def get_settings():\n    return 1\n"}, tag="v1.1.0")
+    verdict = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0").verdict
+    assert verdict.word == "rework"
+    assert "sglang.conf has no get_conf" in verdict.why
+
+
+def test_rebase_stops_until_it_is_mended_or_allowed_with_a_reason(lab: Lab, tmp_path: Path) -> None:
+    _, root = unsound(lab, tmp_path / "root")
+    rebase = ("rebase", "demo", "--upstream-url", str(lab.repository))
+    done = overlay(lab, root, *rebase, "--onto", "v1.1.0", "--json")
+    assert done.returncode == 3
+    error = json.loads(done.stdout)["error"]
+    assert error["findings"][0]["patch"] == "p0"
+    assert overlay(lab, root, *rebase, "--continue").returncode == 3
+    tree = Path(error["worktree"])
+    (tree / USE).write_bytes(b"from sglang.conf import get_conf\n" + (tree / USE).read_bytes())
+    lab.git("-C", str(tree), "commit", "--quiet", "--all", "--amend", "--no-edit")
+    first = overlay(lab, root, *rebase, "--continue")  # shows what no probe vouches for
+    done = overlay(lab, root, *rebase, "--continue")
+    assert done.returncode == 0, first.stderr + done.stderr
+
+
+def test_allowed_with_a_reason_is_carried(lab: Lab, tmp_path: Path) -> None:
+    _, root = unsound(lab, tmp_path / "root", "Overlay-Allow: undefined-name get_conf [a test]")
+    rebase = ("rebase", "demo", "--upstream-url", str(lab.repository))
+    done = overlay(lab, root, *rebase, "--onto", "v1.1.0")
+    assert done.returncode == 0, done.stderr
+    done = overlay(lab, root, "diff", "demo", "--upstream", "v1.1.0", "--upstream-url", str(lab.repository))
+    assert "would not run" not in done.stdout
+
+
+def test_lint_finds_what_each_patch_breaks_and_what_needs_no_allowance(workshop: Workshop) -> None:
+    workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"))
+    workshop.add(
+        "two", ("python/sglang/other.py", "import os\n", "import os\nfrom sglang.demo import nope\n")
+    )
+    found = json.loads(workshop("patch", "lint", "--json").out)["findings"]
+    assert rules(found) == ["undefined-name", "unresolved-import"]
+    assert [finding["file"] for finding in found] == ["patches/demo/one.patch", "patches/demo/two.patch"]
+    assert "python/sglang/demo.py, line 4" in found[0]["what"]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("undefined-name get_b [it is put there by the loader]", []),
+        ("undefined-name get_b", ["trailer", "undefined-name"]),
+        ("undefined-names get_b [why]", ["trailer", "undefined-name", "allowance"]),
+        ("undefined-name other [why]", ["undefined-name", "allowance"]),
+    ],
+)
+def test_an_allowance_has_a_kind_a_name_and_a_reason(
+    workshop: Workshop, value: str, found: list[str]
+) -> None:
+    trailers = f"Upstream-Status: Pending\nOverlay-Allow: {value}"
+    workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"), trailers=trailers)
+    assert rules(json.loads(workshop("patch", "lint", "--json").out)["findings"]) == found
