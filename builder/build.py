@@ -44,7 +44,7 @@ from builder.series import Series, check_reaches, chosen_series
 from builder.soundness.check import Checker
 from builder.soundness.series import check_series
 from builder.spec import Spec, read_spec
-from builder.upstream import Upstream, resolve_upstream
+from builder.upstream import Upstream, peeled, resolve_upstream
 
 if TYPE_CHECKING:
     from builder.attest.document import Document
@@ -199,6 +199,7 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
     upstream = resolve_upstream(
         spec.upstream, cache, source=sources.kind, url=sources.url, wheel_file=sources.wheel, progress=say
     )
+    spec = spec.model_copy(update={"upstream": peeled(spec.upstream, upstream)})
     store = GitStore.create(cache / "series.git")
     applied = apply_series(
         series, upstream.files(series.paths), store, drop=spec.patches.drop, overlay=spec.name

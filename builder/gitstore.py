@@ -163,11 +163,12 @@ class GitStore:
     """A bare repository that holds upstream sources as git objects.
 
     Args:
-        path: the repository's directory; :meth:`create` makes it.
+        path: the repository's directory; :meth:`create` makes it. A relative one is meant from where the
+            command runs, although git runs in it.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()
 
     @classmethod
     def create(cls, path: Path) -> GitStore:

@@ -258,8 +258,7 @@ def repository_mount(
         check_git_source(address)
     except ValueError as error:
         raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
-    if "://" not in address and Path(address).exists():
-        address = str(Path(address).resolve())
+    address = absolute_address(address)
     path = _repository_path(repository, cache)
     store = GitStore.create(path)
     found = store.resolve(commit)
@@ -272,6 +271,20 @@ def repository_mount(
                 progress(f"fetching {commit[:12]} from {without_secrets(address)}")
                 found = _fetch_commit(store, address, commit)
     return Mount("", store, found, partial=True)
+
+
+def absolute_address(address: str) -> str:
+    """A repository's address that means the same in every directory: a path from where the command runs."""
+    if "://" in address or not Path(address).expanduser().exists():
+        return address
+    return str(Path(address).expanduser().resolve())
+
+
+def peeled(spec: UpstreamSpec, upstream: Upstream) -> UpstreamSpec:
+    """The pin with the commit that its sources are of, where it names an annotated tag's object instead."""
+    if upstream.kind != "repository" or spec.commit in (None, upstream.main.commit):
+        return spec
+    return spec.model_copy(update={"commit": upstream.main.commit})
 
 
 def _fetches_from(store: GitStore, address: str) -> bool:

@@ -33,6 +33,7 @@ from builder.soundness.series import ALLOW, Change, check_whole, unsound_error
 from builder.spec import Spec, UpstreamSpec, read_spec
 from builder.specedit import SpecText, bumped
 from builder.transaction import write_all
+from builder.upstream import absolute_address
 
 Say = Callable[[str], None]
 MOST_BETWEEN = 12
@@ -165,7 +166,8 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
     ]
     say("making a work tree")
     reports = report.merged[target.name].applied.reports
-    asked: dict[str, Any] = dict(vars(settings)) | {"series": series}
+    url = None if settings.url is None else absolute_address(settings.url)
+    asked: dict[str, Any] = dict(vars(settings)) | {"series": series, "url": url}
     to_rework = [found.patch for found in found_there if found.verdict.word in NEEDS_A_PERSON]
     tree = WorkTree.create(
         work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework, needless,

@@ -10,7 +10,7 @@ from builder.judging.target import Target, expand_names, find_target, pin_target
 from builder.root import Root
 from builder.series import read_series
 from builder.spec import Spec, read_spec
-from builder.upstream import Progress, resolve_upstream
+from builder.upstream import Progress, peeled, resolve_upstream
 
 
 def read_subject(
@@ -35,7 +35,7 @@ def read_subject(
     )
     source = "wheel" if spec.upstream.wheel is not None else "repository"
     upstream = resolve_upstream(spec.upstream, cache, source=source, url=url, progress=progress)
-    pin = spec.upstream
+    pin = peeled(spec.upstream, upstream)
     drop, repository = spec.patches.drop, pin.repository
     subject = Subject(name, spec.version, pin.release, pin.commit, upstream, series, drop, repository)
     return subject, spec

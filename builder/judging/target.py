@@ -12,7 +12,16 @@ from builder.errors import InvalidInput, Unavailable
 from builder.gitstore import GitError, GitStore, is_object_id, run_git
 from builder.releases import known_releases, release_upstream, releases_after
 from builder.spec import UpstreamSpec, Wheel, check_git_source
-from builder.upstream import Mount, Progress, Upstream, repository_mount, resolve_upstream, wheel_mount
+from builder.upstream import (
+    Mount,
+    Progress,
+    Upstream,
+    absolute_address,
+    peeled,
+    repository_mount,
+    resolve_upstream,
+    wheel_mount,
+)
 
 ALL = "all"
 _WHEEL_NAME = re.compile(r"([A-Za-z0-9_.]+)-([A-Za-z0-9_.!+]+)-[^/]+\.whl\Z")
@@ -115,7 +124,8 @@ def _found(
     if name.endswith(".whl") and Path(name).is_file():
         return _wheel_file(Path(name), cache, progress)
     if name == pin.release:
-        return Target(name, resolve_upstream(pin, cache, source=source, url=url, progress=progress), pin)
+        upstream = resolve_upstream(pin, cache, source=source, url=url, progress=progress)
+        return Target(name, upstream, peeled(pin, upstream))
     if name in known_releases(root):
         return _release(name, pin, cache, url, source, root, progress)
     if re.match(r"v\d+\.\d+", name) and url is None:
@@ -130,7 +140,7 @@ def _found(
 
 def pin_target(pin: UpstreamSpec, upstream: Upstream) -> Target:
     """The overlay's own pin as a target."""
-    return Target(pin.release, upstream, pin)
+    return Target(pin.release, upstream, peeled(pin, upstream))
 
 
 def _release(
@@ -147,6 +157,7 @@ def _release(
     if source == "repository" and wanted.commit is None and url is not None and Path(url).is_dir():
         return _in_mirror(name, Path(url), pin)
     upstream = resolve_upstream(wanted, cache, source=source, url=url, progress=progress)
+    wanted = peeled(wanted, upstream)
     if url is not None and Path(url).is_dir() and wanted.commit is not None:
         return Target(name, upstream, wanted, Path(url), wanted.commit)
     return Target(name, upstream, wanted)
@@ -244,6 +255,7 @@ def fetch_commits(repository: str, commits: Sequence[str], cache: Path, *, url: 
         check_git_source(address)
     except ValueError as error:
         raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
+    address = absolute_address(address)
     key = hashlib.sha256(repository.encode()).hexdigest()[:16]
     store = GitStore.create(cache / f"history-{key}.git")
     for setting, value in {

@@ -186,13 +186,15 @@ def write_root(
     return root
 
 
-def overlay(lab: Lab, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def overlay(
+    lab: Lab, root: Path, *arguments: str, cwd: Path = Path(__file__).parents[2]
+) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     environment = dict(os.environ) | {"OVERLAY_CACHE": str(lab.cache), "OVERLAY_ROOT": str(root)}
     environment |= {"XDG_STATE_HOME": str(lab.state)}
     return subprocess.run(
         [sys.executable, "-m", "builder", *arguments], env=environment | {"SOURCE_DATE_EPOCH": "1800000000"},
-        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, check=False, cwd=cwd,
     )  # fmt: skip
 
 

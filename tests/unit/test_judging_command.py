@@ -155,3 +155,59 @@ def test_two_overlays_are_compared(lab: Lab, root: Path) -> None:
     assert shown["files"] == {}  # both leave the same bytes
     same = overlay(lab, root, "diff", "demo", "demo")
     assert same.stdout == "demo and demo are the same\n"
+
+
+# --- how a repository and a commit may be named -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["upstream", "./upstream", "../lab/upstream"])
+def test_repositories_may_be_named_from_where_one_is(tmp_path: Path, place: str) -> None:
+    here = tmp_path / "lab"
+    here.mkdir()
+    lab = Lab(here)
+    pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
+    lab.probe("p0")
+    patches = [lab.patch("p0", pin, {DEMO: P0_AFTER})]
+    lab.commit({DEMO: P0_BEFORE.replace(b"b = 2", b"b = 2.5")}, tag="v1.1.0")
+    lab.commit({"n": b"1"}, tag="v1.2.0")
+    root = write_root(lab, here / "root", pin, patches)
+    there = ("--upstream-url", place)
+    for words in (
+        ("diff", "demo", "--upstream", f"{place}@v1.2.0"),
+        ("diff", "demo", "--upstream", "v1.2.0", *there),
+        ("diff", "demo", "--upstream", "v1.2.0", *there, "--history"),
+        ("probe", f"{place}@v1.2.0"),
+        ("probe", place),
+    ):
+        done = overlay(lab, root, *words, cwd=here)
+        assert done.returncode == 0, (words, done.stderr)
+        assert "rework" in done.stdout or "defect" in done.stdout
+    work = ("--worktree", "work")
+    assert overlay(lab, root, "rebase", "demo", "--onto", "v1.2.0", *there, *work, cwd=here).returncode == 3
+    (here / "work" / DEMO).write_bytes(P0_AFTER)
+    lab.repository, kept = here / "work", lab.repository
+    lab.git("add", DEMO)
+    lab.repository = kept
+    done = overlay(lab, root, "rebase", "demo", "--continue", "--worktree", "../work", cwd=root)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tag_object_stands_for_its_commit(lab: Lab, tmp_path: Path) -> None:
+    pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
+    lab.probe("p0")
+    patches = [lab.patch("p0", pin, {DEMO: P0_AFTER})]
+    new = lab.commit({"n": b"1"}, tag="v1.1.0")
+    objects = {}
+    for name, commit in (("old", pin), ("new", new)):
+        lab.git("tag", "-a", "-m", name, name, commit)
+        objects[name] = lab.git("rev-parse", f"refs/tags/{name}")
+    assert objects["old"] != pin
+    root = write_root(lab, tmp_path / "root", objects["old"], patches)
+    for target in (objects["new"], f"{lab.repository}@{objects['new']}"):
+        done = overlay(lab, root, "diff", "demo", "--upstream", target, "--json")
+        assert done.returncode == 0, done.stderr
+        (report,) = json.loads(done.stdout)["reports"]
+        assert report["targets"][0]["commit"] == new
+    done = overlay(lab, root, "rebase", "demo", "--onto", objects["new"])
+    assert done.returncode == 0, done.stderr
+    assert f"commit: {new}" in (root / "overlays/demo.yaml").read_text()
