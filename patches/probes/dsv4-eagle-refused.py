@@ -25,17 +25,21 @@ MTP = {
     "model.decoder.input_layernorm.weight": "mtp.0.attn_norm.weight",
     "model.decoder.post_attention_layernorm.weight": "mtp.0.ffn_norm.weight",
 }
+# The same layer by the names that converted checkpoints have.
+CONVERTED = [f"model.layers.{LAYERS}." + name.removeprefix("model.").removeprefix("decoder.") for name in MTP]
 TARGET = ("embed.weight", "layers.0.attn_norm.weight", "norm.weight", "head.weight")
 STAGE = ("attn_norm.weight", "ffn_norm.weight")
 FIRST, LAST = (
     ("main_proj.weight", "main_norm.weight"),
     ("norm.weight", "hc_head_fn", "markov_head.markov_w1.weight"),
 )
-DSPARK = {
-    "three stages": [*(f"mtp.{n}.{part}" for n in range(3) for part in STAGE),
+NO_MTP_LAYER = {
+    "DSpark in three stages": [*(f"mtp.{n}.{part}" for n in range(3) for part in STAGE),
                      *(f"mtp.0.{part}" for part in FIRST), *(f"mtp.2.{part}" for part in LAST)],
     "two stages, the last first": [f"mtp.{n}.{part}" for n in (1, 0) for part in STAGE],
-    "one stage": [f"mtp.0.{part}" for part in (*FIRST, *STAGE, *LAST)],
+    "one projection": [name for name in MTP.values() if "h_proj" not in name],
+    "a second layer": [*MTP.values(), *(name.replace("mtp.0", "mtp.1") for name in MTP.values())],
+    "DSpark in one stage": [f"mtp.0.{part}" for part in (*FIRST, *STAGE, *LAST)],
 }  # fmt: skip
 
 
@@ -124,22 +128,25 @@ def probe(tree: Tree) -> Answer:
     path = locate(tree, DRAFT, b"class DeepseekV4ForCausalLMNextN")
     if path is None:
         return unknown("the draft was not found: nothing defines class DeepseekV4ForCausalLMNextN")
-    loaded, raised = _load(tree, path, list(MTP.values()))
-    if raised or loaded != Counter(list(MTP)):
+    for names in (list(MTP.values()), CONVERTED):
+        loaded, raised = _load(tree, path, names)
         if "DSPARK" in raised:
-            return defect(f"an MTP layer is refused: {raised}")
-        raise CannotTell(f"an MTP layer loads {sum(loaded.values())} of {len(MTP)} parameters here: {raised}")
+            return defect(f"an MTP layer ({names[0]}) is refused: {raised}")
+        if raised or loaded != Counter(list(MTP)):
+            raise CannotTell(
+                f"an MTP layer ({names[0]}) loads {len(loaded)} of {len(MTP)} parameters here: {raised}"
+            )
     refusals = []
-    for checkpoint, names in DSPARK.items():
+    for checkpoint, names in NO_MTP_LAYER.items():
         loaded, raised = _load(tree, path, names)
         if not raised:
             twice = sum(times > 1 for times in loaded.values())
             return defect(
-                f"{checkpoint} of DSpark pass for an MTP layer: {twice} parameters are loaded twice or more, "
+                f"{checkpoint} passes for an MTP layer: {twice} parameters are loaded twice or more, "
                 f"{len(MTP.keys() - loaded.keys())} of {len(MTP)} never"
             )
         if "DSPARK" not in raised:
-            return defect(f"{checkpoint} of DSpark: an error that does not say DSPARK: {raised}")
+            return defect(f"{checkpoint}: an error that does not say DSPARK: {raised}")
         refusals.append(checkpoint)
     said = ", ".join(refusals)
     return fixed(f"an MTP layer loads {len(MTP)} parameters once; refused, and DSPARK named: {said}")
