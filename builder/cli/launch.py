@@ -14,6 +14,7 @@ from builder.errors import UsageError
 from builder.launch.arguments import Arguments
 from builder.launch.compose import render_compose
 from builder.launch.image import launch_image
+from builder.launch.images import unseen_images
 from builder.launch.kubernetes import render_statefulset
 from builder.launch.memory import MemoryPlan, Sizes, plan_memory, read_size
 from builder.launch.nodes import Node, read_nodes
@@ -150,9 +151,12 @@ def command(
             spec.upstream, cache_path(), source=source, url=upstream_url, wheel_file=wheel, progress=progress
         )
         parser = patched_parser(spec, upstream, series)
+        notes = unseen_images(upstream)
     finally:
         progress.close()
     checked = server_arguments(parser, spec.arguments, arguments, len(read))
+    for note in notes:
+        warn(note)
     plan = _plan(memory, weights, kv_per_token, state, checked, series.names)
     server = Server(
         spec.name,
@@ -178,6 +182,7 @@ def command(
                 "image": chosen,
                 "patchset": series.digest,
                 "plan": plan.as_json() if plan else None,
+                "notes": notes,
                 "ranks": [one.as_json() for one in ranks],
                 "files": files,
             }

@@ -44,6 +44,19 @@ def test_both_ranks_are_printed_for_each_release(
     assert all(set(recommended) <= set(rank["command"]) for rank in found["ranks"])
 
 
+def test_images_that_the_release_would_ignore_are_named(launch: Callable[..., Run]) -> None:
+    name, release, words = GLM
+    for flags in ((), ("--enable-multimodal",)):
+        said = launch((name, release, (*words, *flags)), "--json")
+        (note,) = said.json["notes"]
+        assert "glm5_next" in note
+        assert "transformers==5.12.1" in note
+        assert f"warning: {note}" in said.err
+    later = launch(("glm53-flash-gb10-v0.5.23", "0.5.23", (*words, "--enable-multimodal")), "--json")
+    assert later.json["notes"] == launch(DEEPSEEK, "--json").json["notes"] == []
+    assert "images" not in later.err
+
+
 @pytest.mark.parametrize("which", [GLM, DEEPSEEK], ids=lambda which: which[1])
 def test_the_releases_own_arguments_are_known_and_no_others(
     launch: Callable[..., Run], which: tuple[str, str, tuple[str, ...]]
