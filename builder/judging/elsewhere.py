@@ -3,104 +3,102 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from builder.gitstore import GitError, GitStore
 from builder.judging.evidence import Place
 from builder.judging.outline import outline_of
 from builder.judging.standing import is_telling
-from builder.upstream import Upstream
+from builder.upstream import Mount, Upstream
 
 SHORTEST = 16
 """Bytes of a line that is looked for in a whole tree; shorter ones stand in many places by chance."""
 
 LONGEST = 500
-MOST_LINES = 200
-MOST_BYTES = 96 << 20
-_SOURCES = (".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".hip", ".c", ".cc", ".cpp")
+MOST_LINES = 2000
+SOURCES = (".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".hip", ".c", ".cc", ".cpp")
 
 
-class ChangedSources:
-    """The sources of a target that the pin does not have under the same name with the same content.
-
-    Files that a partial clone would have to fetch are not looked at.
-
-    Args:
-        pin, target: the trees.
-    """
-
-    def __init__(self, pin: Upstream, target: Upstream) -> None:
-        self.pin, self.target = pin, target
-
-    @property
-    def complete(self) -> bool:
-        """Whether every file of both trees is at hand."""
-        return not (self.pin.main.partial or self.target.main.partial)
-
-    def files(self) -> list[tuple[str, bytes]]:
-        """Path and content of each; at most :data:`MOST_BYTES`."""
-        return self._files
-
-    @cached_property
-    def _files(self) -> list[tuple[str, bytes]]:
-        if not self.complete:
-            return []
-        was = self.pin.main.store.entries(self.pin.main.commit)
-        now = self.target.main.store.entries(self.target.main.commit)
-        changed = {p: e.blob for p, e in now.items() if was.get(p) != e and p.endswith(_SOURCES)}
-        blobs = self.target.main.store.blobs(changed.values())
-        found, size = [], 0
-        for path, blob in changed.items():
-            size += len(blobs[blob])
-            if size > MOST_BYTES:
-                break
-            found.append((path, blobs[blob]))
-        return found
+def is_complete(*trees: Upstream) -> bool:
+    """Whether every file of the trees is at hand: a partial clone would fetch them one by one."""
+    return not any(mount.partial for tree in trees for mount in tree.mounts)
 
 
 def find_elsewhere(
-    wanted: Mapping[str, Collection[bytes]], changed: ChangedSources
+    wanted: Mapping[str, Collection[bytes]],
+    pin: Upstream,
+    target: Upstream,
+    *,
+    series: Collection[bytes],
 ) -> dict[tuple[str, bytes], Place]:
     """The one other place of each line in the target's sources, where there is exactly one.
 
-    A line counts that stands once in the pin; it is looked for in the files that changed since.
+    A line counts that stands once in the pin. It is looked for in the package of its file, such as
+    ``python/sglang/srt``. Trees of which files are not at hand are not searched.
 
     Args:
         wanted: lines without their indentation, by the file that they are removed from.
-        changed: what the target has that the pin has not.
+        pin, target: the trees.
+        series: all lines that may be wanted on any target: files are then read once for all.
 
     Returns:
         Places by file and line.
     """
-    lines = sorted({line for some in wanted.values() for line in some if len(line) >= SHORTEST})[:MOST_LINES]
-    if not lines or not changed.complete:
+    if not any(wanted.values()) or not is_complete(pin, target):
         return {}
-    pin = changed.pin.main
-    once = _only_once(pin.store.path, pin.commit, tuple(lines))
-    lines = [line for line in lines if line in once]
-    if not lines:
-        return {}
-    found: dict[bytes, list[Place]] = {}
-    for path, data in changed.files():
-        for line in lines:
-            if line in data:
-                found.setdefault(line, []).extend(_places(path, data, line))
+    search = _search_for(frozenset(sorted(series)[:MOST_LINES]))
+    places = {}
+    for package in {_package(path) for path, lines in wanted.items() if lines}:
+        was, now = (_standing(tree.main, search, package) for tree in (pin, target))
+        for path, lines in wanted.items():
+            for line in lines if _package(path) == package else ():
+                if len(was.get(line, ())) == 1 and len(at := now.get(line, [])) == 1:
+                    places[path, line] = at[0]
+    data = target.files(sorted({where for where, _ in places.values()}))
     return {
-        (path, line): found[line][0]
-        for path, some in wanted.items()
-        for line in some
-        if len(found.get(line, ())) == 1
+        key: Place(where, str(outline_of(where, data[where].data).enclosing(number)), ((number, number),))
+        for key, (where, number) in places.items()
     }
 
 
-def _places(path: str, data: bytes, line: bytes) -> Iterator[Place]:
-    outline = outline_of(path, data)
-    for number, text in enumerate(outline.lines, 1):
-        if text.strip() == line:
-            yield Place(path, str(outline.enclosing(number)), ((number, number),))
+def _package(path: str) -> str:
+    """The directory in which code of a file is looked for."""
+    return "/".join(path.split("/")[:-1][:3]) + "/"
+
+
+def _standing(mount: Mount, search: _Search, below: str) -> dict[bytes, list[tuple[str, int]]]:
+    """Where the lines that are searched for stand in a tree: path and number."""
+    entries = mount.store.entries(mount.commit)
+    blobs = {p: e.blob for p, e in entries.items() if p.startswith(below) and p.endswith(SOURCES)}
+    hits = search.hits(mount.store, blobs.values())
+    found: dict[bytes, list[tuple[str, int]]] = {}
+    for path, blob in blobs.items():
+        for line, number in hits[blob]:
+            found.setdefault(line, []).append((path, number))
+    return found
+
+
+class _Search:
+    """Where lines stand in files, remembered by the file's content: releases have most files in common."""
+
+    def __init__(self, lines: frozenset[bytes]) -> None:
+        self._lines = lines
+        self._known: dict[str, tuple[tuple[bytes, int], ...]] = {}
+
+    def hits(self, store: GitStore, blobs: Collection[str]) -> dict[str, tuple[tuple[bytes, int], ...]]:
+        """Line and number of each hit, by blob; leading and trailing blanks do not count."""
+        for oid, data in store.blobs(set(blobs) - self._known.keys()).items():
+            texts = list(map(bytes.strip, data.split(b"\n")))
+            here = self._lines.intersection(texts)
+            self._known[oid] = tuple((t, n) for n, t in enumerate(texts, 1) if t in here) if here else ()
+        return {oid: self._known[oid] for oid in blobs}
+
+
+@lru_cache(maxsize=4)
+def _search_for(lines: frozenset[bytes]) -> _Search:
+    return _Search(lines)
 
 
 def joined(places: Sequence[Place]) -> tuple[Place, ...]:
@@ -120,17 +118,11 @@ def joined(places: Sequence[Place]) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def _only_once(store: Path, commit: str, lines: tuple[bytes, ...]) -> set[bytes]:
-    """The lines that stand once in a tree, leading and trailing blanks apart."""
-    counted = Counter(text.strip() for _, text in grep(store, commit, lines))
-    return {line for line in lines if counted[line] == 1}
-
-
 @lru_cache(maxsize=32)
 def grep(
     store: Path, commit: str, wanted: tuple[bytes, ...], *, words: bool = False
-) -> tuple[tuple[str, bytes], ...]:
-    """The lines of a tree's files that hold one of some texts: path and line, by ``git grep``; remembered.
+) -> tuple[tuple[str, int, bytes], ...]:
+    """The lines of a tree's files that hold one of some texts: path, number and line, by ``git grep``.
 
     Args:
         store: a repository that has all files of the tree.
@@ -139,15 +131,15 @@ def grep(
         words: they are whole words there.
     """
     arguments = [word for text in wanted for word in ("-e", os.fsdecode(text))]
-    options = ["-I", "-F", "-z", "--no-color", *(["--word-regexp"] if words else [])]
+    options = ["-n", "-I", "-F", "-z", "--no-color", *(["--word-regexp"] if words else [])]
     try:
         out = GitStore(store).git("grep", *options, *arguments, commit, "--")
     except GitError as error:
         if error.code == 1:
             return ()  # nothing found
         raise
-    rows = (row.partition(b"\0") for row in out.split(b"\n"))
-    return tuple((os.fsdecode(name).partition(":")[2], text) for name, mark, text in rows if mark)
+    rows = (row.split(b"\0", 2) for row in out.split(b"\n"))
+    return tuple((os.fsdecode(r[0]).partition(":")[2], int(r[1]), r[2]) for r in rows if len(r) == 3)
 
 
 def telling(lines: Sequence[bytes]) -> list[bytes]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.apply import AppliedSeries, PatchReport
-from builder.judging.elsewhere import ChangedSources, grep
+from builder.judging.elsewhere import grep, is_complete
 from builder.judging.outline import MODULE, Outline, outline_of, parse_source
+from builder.upstream import Upstream
 
 SHORTEST = 3
 _SOURCES = (".py", ".pyi")
@@ -32,56 +33,76 @@ class _Met:
     given: set[str] = field(default_factory=set)
 
 
-def uses_of(applied: AppliedSeries, changed: ChangedSources) -> dict[str, dict[str, tuple[str, ...]]]:
+def uses_of(applied: AppliedSeries, pin: Upstream, target: Upstream) -> dict[str, dict[str, tuple[str, ...]]]:
     """For each patch the names that it uses and that only one other patch adds, by that other.
 
     Names that stand in the target as it is are left out.
 
     Args:
         applied: the series on its pin.
-        changed: what the target has that the pin has not.
+        pin, target: the trees.
     """
-    names = {report.patch.name: _names(report) for report in applied.reports if not report.problems}
+    usable = [report for report in applied.reports if not report.problems]
+    words = {report.patch.name: _words(report) for report in usable}
+    names: dict[str, _Names] = {}
     found: dict[str, dict[str, set[str]]] = {}
-    for number, report in enumerate(applied.reports):
-        mine = names.get(report.patch.name)
-        for other in applied.reports[:number] if mine is not None else ():
-            theirs = names.get(other.patch.name)
-            if mine is not None and theirs is not None:
-                common = {n for n in mine.used & theirs.given - mine.bound if len(n) >= SHORTEST}
-                if common:
-                    found.setdefault(report.patch.name, {})[other.patch.name] = common
+    for number, report in enumerate(usable):
+        for other in usable[:number]:
+            common = words[report.patch.name] & words[other.patch.name]
+            if not any(_is_new(word, other) for word in common):
+                continue
+            for one in (report, other):
+                if one.patch.name not in names:
+                    names[one.patch.name] = _names(one)
+            mine, theirs = names[report.patch.name], names[other.patch.name]
+            shared = {n for n in mine.used & theirs.given - mine.bound if _is_new(n.encode(), other)}
+            if shared:
+                found.setdefault(report.patch.name, {})[other.patch.name] = shared
     wanted = {name for others in found.values() for some in others.values() for name in some}
-    missing = wanted - _standing(wanted, changed)
+    missing = wanted - _standing(wanted, pin, target)
     return {
         patch: {other: left for other, some in others.items() if (left := tuple(sorted(some & missing)))}
         for patch, others in found.items()
     }
 
 
-def _standing(wanted: set[str], changed: ChangedSources) -> set[str]:
-    """The names that stand in the target: in the pin, or in what changed since."""
-    if not wanted or not changed.complete:
+def _standing(wanted: set[str], pin: Upstream, target: Upstream) -> set[str]:
+    """The names that stand in the target, or in the pin: those are no patch's own."""
+    if not wanted or not is_complete(pin, target):
         return set(wanted)  # without every file nobody can say that a name stands nowhere
     there: set[str] = set()
-    words = {name.encode() for name in wanted}
-    pin = changed.pin.main
-    for path, text in grep(pin.store.path, pin.commit, tuple(sorted(words)), words=True):
-        if path.endswith(_SOURCES):
-            there |= {word.decode() for word in words & set(_WORD.findall(text))}
-    for path, data in changed.files():
-        left = [word for word in words if word.decode() not in there and word in data]
-        if left and path.endswith(_SOURCES):
-            there |= {word.decode() for word in set(left) & set(_WORD.findall(data))}
+    for mount in (pin.main, target.main):
+        left = {name.encode() for name in wanted - there}
+        rows = grep(mount.store.path, mount.commit, tuple(sorted(left)), words=True) if left else ()
+        found = {word for path, _, text in rows if path.endswith(_SOURCES) for word in _WORD.findall(text)}
+        there |= {word.decode() for word in left & found}
     return there
+
+
+def _words(report: PatchReport) -> set[bytes]:
+    """The words of the lines that a patch adds to Python files."""
+    return {
+        word
+        for diff in report.patch.files
+        if diff.path.endswith(_SOURCES)
+        for hunk in diff.hunks
+        for line in hunk.lines
+        if line[:1] == b"+"
+        for word in _WORD.findall(line)
+        if len(word) >= SHORTEST
+    }
+
+
+def _is_new(word: bytes, report: PatchReport) -> bool:
+    """Whether the files that a patch changes do not have the word before it."""
+    pattern = re.compile(rb"\b" + word + rb"\b")
+    datas = [change.pre.data for change in report.files if change.pre is not None]
+    return not any(word in data and pattern.search(data) for data in datas)
 
 
 def _names(report: PatchReport) -> _Names:
     met = _Met()
-    known: set[bytes] = set()
     for change in report.files:
-        if change.pre is not None:
-            known |= set(_WORD.findall(change.pre.data))
         if change.post is None or not change.path.endswith(_SOURCES):
             continue
         outline = outline_of(change.path, change.post.data)
@@ -90,8 +111,7 @@ def _names(report: PatchReport) -> _Names:
             for node in ast.walk(tree):
                 if getattr(node, "lineno", 0) + start in lines:
                     _meet(node, met)
-    given = {name for name in met.bound | met.given if name.encode() not in known}
-    return _Names(frozenset(met.used), frozenset(met.bound), frozenset(given))
+    return _Names(frozenset(met.used), frozenset(met.bound), frozenset(met.bound | met.given))
 
 
 def _added(report: PatchReport, path: str) -> Iterator[int]:

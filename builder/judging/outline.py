@@ -27,6 +27,7 @@ _GOES_ON = re.compile(rb"(else|elif|except|finally)\b")
 _DEFINES = re.compile(rb"(?:async[ \t]+def|def|class)[ \t]+(\w+)")
 _ASSIGNS = re.compile(rb"(\w+)[ \t]*(?::[^=]*)?=(?!=)")
 _BRACED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hip", ".hpp", ".rs", ".js", ".ts", ".go", ".java")
+_BRANCHES = (b"if", b"try", b"for", b"while", b"with", b"match")
 _HEADING = re.compile(rb"[A-Za-z_$]")
 _HEADING_NAME = re.compile(rb"([\w:~$]+)\s*\(|(?:class|struct|enum|namespace)\s+(\w+)")
 
@@ -177,12 +178,7 @@ class Outline:
     def _is_whole(self, chunk: _Chunk) -> bool:
         """Whether a statement ends where the next seems to begin: text at the margin may be a string's."""
         text = b"".join(self.lines[chunk.start - 1 : chunk.end])
-        if text.count(b'"""') % 2 or text.count(b"'''") % 2:
-            return False
-        branches = chunk.name is None and text.startswith(
-            (b"if", b"try", b"for", b"while", b"with", b"match")
-        )
-        return not branches or parse_source(text) is not None
+        return not (text.count(b'"""') % 2 or text.count(b"'''") % 2)
 
     def _tree(self, chunk: _Chunk) -> ast.Module | None:
         return parse_source(b"".join(self.lines[chunk.start - 1 : chunk.end]))
@@ -220,6 +216,8 @@ class Outline:
         return self._known[chunk]
 
     def _definitions(self, chunk: _Chunk) -> Iterator[Definition]:
+        if chunk.name is None and not self.lines[chunk.start - 1].startswith(_BRANCHES):
+            return
         tree = self._tree(chunk) if self._python and chunk.kind != "value" else None
         if tree is not None:
             yield from _of_body(tree.body, "", chunk.start - 1)

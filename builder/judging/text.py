@@ -23,7 +23,7 @@ from builder.apply import AppliedSeries, FileChange, PatchReport, try_series
 from builder.diff import FileDiff, Hunk
 from builder.errors import Unavailable
 from builder.gitstore import GitError
-from builder.judging.elsewhere import ChangedSources, find_elsewhere, joined, telling
+from builder.judging.elsewhere import find_elsewhere, joined, telling
 from builder.judging.evidence import HunkEvidence, HunkState, Place, Standing, TextEvidence, TextState
 from builder.judging.hangs import uses_of
 from builder.judging.outline import outline_of
@@ -117,17 +117,18 @@ def merge_series(
     for wave in _waves(applied.reports, renames):
         merger.merge(wave)
     steps = merger.finish([report.patch.name for report in applied.reports])
-    changed_since = ChangedSources(pin, target)
-    uses = uses_of(applied, changed_since)
+    uses = uses_of(applied, pin, target)
     steps = tuple(
         replace(step, evidence=replace(step.evidence, uses=uses.get(step.name, {})))
-        for step in _with_places(steps, applied, changed_since)
+        for step in _with_places(steps, applied, pin, target)
     )
     changed = {path: source for path, source in merger.ours.items() if source != pristine.get(path)}
     return MergedSeries(applied, steps, changed, pristine, renames)
 
 
-def _with_places(steps: Sequence[Step], applied: AppliedSeries, sources: ChangedSources) -> tuple[Step, ...]:
+def _with_places(
+    steps: Sequence[Step], applied: AppliedSeries, pin: Upstream, target: Upstream
+) -> tuple[Step, ...]:
     """The steps, with where the lines went that hunks remove and that are not where they were."""
     open_: dict[tuple[str, str, int], list[bytes]] = {}
     for step, report in zip(steps, applied.reports, strict=True):
@@ -138,7 +139,8 @@ def _with_places(steps: Sequence[Step], applied: AppliedSeries, sources: Changed
     wanted: dict[str, list[bytes]] = {}
     for (_, path, _), lines in open_.items():
         wanted.setdefault(path, []).extend(lines)
-    places = find_elsewhere(wanted, sources)
+    series = [line for report in applied.reports for line in telling(_removed(report))]
+    places = find_elsewhere(wanted, pin, target, series=series)
 
     def placed(name: str, hunk: HunkEvidence) -> HunkEvidence:
         lines = open_.get((name, hunk.path, hunk.number), ())
@@ -154,14 +156,14 @@ def _with_places(steps: Sequence[Step], applied: AppliedSeries, sources: Changed
     return tuple(found)
 
 
-def _removed(report: PatchReport, found: HunkEvidence) -> list[bytes]:
-    """The lines that a hunk removes; those of all of the file's where the whole file is meant."""
+def _removed(report: PatchReport, found: HunkEvidence | None = None) -> list[bytes]:
+    """The lines that a hunk removes; those of all of the file's where the whole file is meant; or all."""
     return [
         line[1:]
         for diff in report.patch.files
-        if found.path in (diff.path, diff.old_path)
+        if found is None or found.path in (diff.path, diff.old_path)
         for number, hunk in enumerate(diff.hunks, 1)
-        if found.number in (0, number)
+        if found is None or found.number in (0, number)
         for line in hunk.lines
         if line[:1] == b"-"
     ]
