@@ -88,6 +88,7 @@ Mode = Annotated[
     int, Field(ge=0, le=0o7777), BeforeValidator(_bits), PlainSerializer(lambda bits: f"{bits:04o}")
 ]
 Owner = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Blob = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 BytecodePath = Annotated[SourcePath, StringConstraints(pattern=r"\.pyc$")]
 
@@ -135,6 +136,7 @@ class Facts:
         directories: the parents of everything that will be written, by path in the image.
         bytecode: compiled files of modules that will be patched, by path in the image.
         warnings: what a person should know, such as a second copy of SGLang.
+        layers: digests of the blobs that say so, lowest first.
     """
 
     python: str | None
@@ -143,6 +145,7 @@ class Facts:
     directories: Mapping[SourcePath, DirectoryFact]
     bytecode: Mapping[BytecodePath, FileFact]
     warnings: tuple[str, ...] = ()
+    layers: tuple[Digest, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For the lock."""
@@ -157,14 +160,15 @@ class Facts:
         except ValidationError:
             return None
 
-    def answer(self, paths: Collection[str], roots: Mapping[str, str]) -> bool:
-        """Whether these are the facts of exactly these paths, with the roots as the spec has them.
+    def answer(self, layers: Sequence[str], paths: Collection[str], roots: Mapping[str, str]) -> bool:
+        """Whether these are the facts of these layers and paths alone, with the roots as the spec has them.
 
         Facts of more paths would bring along the bytecode of modules that are not patched any more. Facts
         that put a file elsewhere than below its root, or empty the bytecode of other modules, are no answer.
         """
         asked = {root.path: root.asked for root in self.roots}
-        return self.files.keys() == set(paths) and asked == dict(roots) and self._hang_together()
+        is_asked = self.files.keys() == set(paths) and asked == dict(roots)
+        return is_asked and self.layers == tuple(layers) and self._hang_together()
 
     def _hang_together(self) -> bool:
         """Whether each path follows from its root and file, as without symbolic links inside a package."""
@@ -351,7 +355,8 @@ def lookup_facts(
     """
     for path in paths:
         _root_of(path, roots)
-    if known is not None and known.answer(paths, roots):
+    layers = [layer.digest for layer in base_layers(base.manifest)]
+    if known is not None and known.answer(layers, paths, roots):
         return known
     from builder.image.rootfs import RootFS
 
@@ -364,7 +369,7 @@ def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[Layer
 
     indexes = []
     for descriptor, diff_id in zip(base_layers(base.manifest), diff_ids(base.config), strict=True):
-        index = cached_index(cache / "layers", diff_id)
+        index = cached_index(cache / "layers", descriptor, diff_id)
         if index is None:
             count = progress(f"reading layer {descriptor.digest[7:19]}", descriptor.size)
             with base.source.open_blob(descriptor) as chunks:
@@ -480,7 +485,9 @@ def _read_facts(
     files = {path: _file_fact(path, placed[_root_of(path, roots)], fs) for path in sorted(paths)}
     bytecode = _bytecode(base, files.values(), fs)
     written = [*(fact.image_path for fact in files.values()), *bytecode, *beside]
-    return Facts(python, tuple(placed.values()), files, _directories(written, fs), bytecode, tuple(warnings))
+    directories = _directories(written, fs)
+    layers = tuple(layer.digest for layer in base_layers(base.manifest))
+    return Facts(python, tuple(placed.values()), files, directories, bytecode, tuple(warnings), layers)
 
 
 def _file_fact(path: str, root: RootFact, fs: RootFS) -> FileFact:

@@ -1,8 +1,9 @@
-"""What is in a layer: an index of its paths, made in one pass over the blob and kept by diff ID.
+"""What is in a layer: an index of its paths, made in one pass over the blob and kept by blob and diff ID.
 
-An index is one SQLite file, ``DIFFID-SHA256.layer``, written to a temporary name and renamed: the name holds
-the file's own hash, so that a cut, foreign or damaged file is seen when it is opened, removed and made again.
-Two processes that index one layer write the same file; who is later replaces it by itself.
+A config can claim any diff IDs: only a blob that was read through is known to hold what they name. An index
+is one SQLite file, ``KEY-SHA256.layer``, written to a temporary name and renamed: the key names blob and diff
+ID, and the name holds the file's own hash, so that a cut, foreign or damaged file is seen when it is opened,
+removed and made again. Two processes that index one layer write the same file; who is later replaces it.
 
 Where a tar says two things about one path, what an unpacker would leave behind counts: the last entry wins, a
 hard link is what its target was when the link was made, a file in the place of a directory removes what was
@@ -33,7 +34,7 @@ from builder.image.tarwalk import Kind, Limits, Member, walk_tar
 _HASHED = 4 << 20  # bytes; sources are far smaller, and larger files are no text to patch
 _KEPT = 64 << 10
 _ABANDONED = 24 * 3600  # seconds
-_SCHEMA = 1
+_SCHEMA = 2
 _APPLICATION = 0x6F766C31  # "ovl1", SQLite's application_id
 _WHITEOUT, _OPAQUE = WHITEOUT_PREFIX.encode(), OPAQUE_MARKER.encode()
 _AUFS = b".wh..wh."
@@ -46,6 +47,7 @@ CREATE TABLE entry (
   mtime INTEGER NOT NULL, link BLOB NOT NULL, sha1 TEXT, sha256 TEXT, data BLOB, stored BLOB NOT NULL,
   implied INTEGER NOT NULL,
   PRIMARY KEY (parent, name)) WITHOUT ROWID;
+CREATE TABLE made_of (blob TEXT NOT NULL, diff_id TEXT NOT NULL);
 CREATE TABLE hidden (parent BLOB NOT NULL, name BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
 """
 _GET = (
@@ -128,10 +130,10 @@ class LayerIndex:
         return self._connection.execute(query, values).fetchall()
 
 
-def cached_index(cache_dir: Path, diff_id: str) -> LayerIndex | None:
-    """The index of a layer that was read before; None where there is none that can be trusted."""
-    for path in sorted(cache_dir.glob(f"{diff_id.replace(':', '-')}-*.layer")):
-        index = _opened(path, diff_id)
+def cached_index(cache_dir: Path, descriptor: Descriptor, diff_id: str) -> LayerIndex | None:
+    """The index of a blob that was read before; None where there is none that can be trusted."""
+    for path in sorted(cache_dir.glob(f"{_key(descriptor, diff_id)}-*.layer")):
+        index = _opened(path, descriptor, diff_id)
         if index is not None:
             return index
         with suppress(FileNotFoundError):  # another process may have removed it too
@@ -168,12 +170,14 @@ def index_layer(
         where = f"layer {descriptor.digest}"
         with closing(sqlite3.connect(name)) as connection:
             _fill(connection, inflate(chunks, descriptor, limit=limits.unpacked), where, diff_id, limits)
-        path = cache_dir / f"{diff_id.replace(':', '-')}-{_file_hash(Path(name))}.layer"
+            connection.execute("INSERT INTO made_of VALUES (?, ?)", (descriptor.digest, diff_id))
+            connection.commit()
+        path = cache_dir / f"{_key(descriptor, diff_id)}-{_file_hash(Path(name))}.layer"
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    index = _opened(path, diff_id)
+    index = _opened(path, descriptor, diff_id)
     if index is None:
         raise ImageMismatch("a layer's index changed while it was written", where=str(path))
     return index
@@ -232,8 +236,13 @@ def _sweep(cache_dir: Path) -> None:
                 path.unlink()
 
 
-def _opened(path: Path, diff_id: str) -> LayerIndex | None:
-    """The index in a file, if the file is whole and of this schema."""
+def _key(descriptor: Descriptor, diff_id: str) -> str:
+    """Names a blob and what it unpacks to; the same blob under another diff ID is another claim."""
+    return hashlib.sha256(f"{descriptor.digest} {diff_id}".encode()).hexdigest()
+
+
+def _opened(path: Path, descriptor: Descriptor, diff_id: str) -> LayerIndex | None:
+    """The index in a file, if the file is whole, of this schema, and of this blob."""
     try:
         if _file_hash(path) != path.stem.rpartition("-")[2]:
             return None
@@ -245,9 +254,10 @@ def _opened(path: Path, diff_id: str) -> LayerIndex | None:
         marks = [
             connection.execute(f"PRAGMA {key}").fetchone()[0] for key in ("application_id", "user_version")
         ]
+        made_of = connection.execute("SELECT blob, diff_id FROM made_of").fetchall()
     except sqlite3.Error:
         marks = []
-    if marks != [_APPLICATION, _SCHEMA]:
+    if marks != [_APPLICATION, _SCHEMA] or made_of != [(descriptor.digest, diff_id)]:
         connection.close()
         return None
     return LayerIndex(connection, diff_id)

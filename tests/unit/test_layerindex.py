@@ -28,7 +28,7 @@ from builder.image import inflate as inflate_module
 from builder.image.inflate import inflate
 from builder.image.layer import LayerFile, tar_stream
 from builder.image.layerindex import LayerIndex, cached_index, index_layer, read_files
-from builder.image.model import DOCKER_LAYER_GZIP, OCI_LAYER_GZIP, Descriptor, sha256_digest
+from builder.image.model import DOCKER_LAYER_GZIP, OCI_LAYER, OCI_LAYER_GZIP, Descriptor, sha256_digest
 from builder.image.tarwalk import Kind, Limits
 
 
@@ -425,10 +425,27 @@ def test_an_error_at_the_blobs_very_end_comes_through_and_nothing_is_kept(
 
 def test_index_is_found_again_without_the_blob(tmp_path: Path) -> None:
     first = index(SIMPLE, tmp_path)
-    again = cached_index(tmp_path, sha256_digest(SIMPLE))
+    again = cached_index(tmp_path, described(SIMPLE), sha256_digest(SIMPLE))
     assert again is not None
     assert again.get("a/b.py") == first.get("a/b.py")
-    assert cached_index(tmp_path, sha256_digest(b"another")) is None
+    assert cached_index(tmp_path, described(SIMPLE), sha256_digest(b"another")) is None
+
+
+def test_an_index_belongs_to_the_blob_it_was_made_of(tmp_path: Path) -> None:
+    """A config can name any diff ID: only a blob that was read is known to hold what it names."""
+    index(SIMPLE, tmp_path)
+    assert cached_index(tmp_path, described(b"another blob"), sha256_digest(SIMPLE)) is None
+
+
+def test_an_index_under_the_name_of_another_blob_is_made_again(tmp_path: Path) -> None:
+    index(SIMPLE, tmp_path / "mine")
+    other = gzip.compress(SIMPLE)
+    index(SIMPLE, tmp_path / "other", blob=other)
+    (mine,), (theirs,) = ((tmp_path / name).iterdir() for name in ("mine", "other"))
+    key, file_hash = theirs.stem.split("-")[0], mine.stem.split("-")[1]
+    theirs.unlink()
+    mine.rename(theirs.parent / f"{key}-{file_hash}.layer")
+    assert cached_index(tmp_path / "other", described(other), sha256_digest(SIMPLE)) is None
 
 
 def foreign_database(path: Path) -> None:
@@ -451,7 +468,7 @@ def test_damaged_index_is_made_again(tmp_path: Path, damage: Callable[[Path], ob
     index(SIMPLE, tmp_path).close()
     (path,) = tmp_path.iterdir()
     damage(path)
-    assert cached_index(tmp_path, sha256_digest(SIMPLE)) is None
+    assert cached_index(tmp_path, described(SIMPLE), sha256_digest(SIMPLE)) is None
     assert list(tmp_path.iterdir()) == []
     assert index(SIMPLE, tmp_path).get("a/b.py") is not None
 
@@ -464,11 +481,11 @@ def test_index_of_another_schema_is_made_again(tmp_path: Path) -> None:
     connection.close()
     diff_id, _, _ = path.stem.rpartition("-")
     path.rename(tmp_path / f"{diff_id}-{hashlib.sha256(path.read_bytes()).hexdigest()}.layer")
-    assert cached_index(tmp_path, sha256_digest(SIMPLE)) is None
+    assert cached_index(tmp_path, described(SIMPLE), sha256_digest(SIMPLE)) is None
 
 
 def _index_in_a_process(cache: str) -> str:
-    found = index(SIMPLE, Path(cache), blob=gzip.compress(SIMPLE))
+    found = index(SIMPLE, Path(cache), blob=gzip.compress(SIMPLE, mtime=0))
     entry = found.get("a/b.py")
     return entry.sha256 or "" if entry else ""
 
@@ -500,7 +517,7 @@ def test_temporary_of_a_killed_process_is_never_read(tmp_path: Path) -> None:
     )
     assert killed.returncode == -9
     assert len(list(cache.iterdir())) == 1
-    assert cached_index(cache, diff_id) is None
+    assert cached_index(cache, Descriptor(OCI_LAYER, "x", 1), diff_id) is None
     assert index(SIMPLE, cache).get("a/b.py") is not None
 
 
