@@ -203,22 +203,41 @@ def _facts_of_lock() -> TypeAdapter[Facts]:
 # --- which image --------------------------------------------------------------------------------------------
 
 
-def base_location(text: str | None, spec: Spec) -> Reference | LayoutReference:
-    """What ``--base`` names, always with a digest.
+def base_locations(
+    text: str | None, spec: Spec, platforms: Sequence[Platform]
+) -> list[Reference | LayoutReference]:
+    """What ``--base`` names, always with a digest; of a spec that pins no index, each platform's own image.
 
     Args:
         text: ``sha256:…`` (of the spec's image), ``IMAGE@sha256:…``, ``IMAGE:TAG@sha256:…`` or
             ``oci:DIR@sha256:…``; None for the spec's own pin.
         spec: the overlay's.
+        platforms: those that are wanted; none means the spec's.
 
     Raises:
         InvalidInput: a bare tag, with the command that pins it; or no reference at all.
+        ImageMismatch: the spec pins no image for a platform.
     """
-    if text is None:
-        pinned = spec.base.index or next((digest for digest in spec.base.platforms.values() if digest), None)
-        if pinned is None:
-            raise no_base(spec)
-        text = pinned
+    if text is not None:
+        return [_base_location(text, spec)]
+    if spec.base.index:
+        return [_base_location(spec.base.index, spec)]
+    pinned = {Platform.parse(name): digest for name, digest in spec.base.platforms.items() if digest}
+    if not pinned:
+        raise no_base(spec)
+    missing = [platform for platform in platforms if platform not in pinned]
+    if missing:
+        raise ImageMismatch(
+            "the spec pins no image for the platform",
+            where=f"{spec.name}: base.platforms",
+            expected=", ".join(map(str, missing)),
+            found=", ".join(map(str, pinned)),
+        )
+    wanted = dict.fromkeys(pinned[platform] for platform in platforms or pinned)
+    return [_base_location(digest, spec) for digest in wanted]
+
+
+def _base_location(text: str, spec: Spec) -> Reference | LayoutReference:
     if is_digest(text):
         text = f"{spec.base.image.split('@')[0]}@{text}"
     location = parse_location(text)
@@ -250,7 +269,10 @@ def resolve_bases(
     """
     manifest = source.get_manifest(location.digest or "")
     if not manifest.is_index:
-        base = _read_base(location, source, manifest, _index_of(location, spec))
+        base = _read_base(location, source, manifest, _index_of(location, source, spec))
+        for name, digest in spec.platforms.items():
+            if digest == base.manifest.digest and Platform.parse(name) != base.platform:
+                raise _another_image(name, digest, f"an image for {base.platform}")
         if set(platforms) - {base.platform}:
             raise ImageMismatch(
                 "the digest is of one platform's image, and of another than asked for",
@@ -260,7 +282,9 @@ def resolve_bases(
                 hint="name the digest of the image index, or of that platform's image",
             )
         return [base]
-    there = {child.platform: child for child in index_images(manifest) if child.platform is not None}
+    there = {child.platform: child for child in index_images(manifest, source) if child.platform}
+    if location.digest == spec.index:
+        _check_platforms(spec, there)
     if not there:
         raise ImageMismatch(
             "the image index holds no image for any platform",
@@ -306,9 +330,38 @@ def _default_platforms(
     )
 
 
-def _index_of(location: Reference | LayoutReference, spec: BaseSpec) -> str | None:
-    """The spec's index, when the spec says that this platform image is one of its children."""
-    return spec.index if location.digest in spec.platforms.values() else None
+def _index_of(location: Reference | LayoutReference, source: ImageSource, spec: BaseSpec) -> str | None:
+    """The spec's index, when the spec says that this platform image is one of its children, and it is.
+
+    Raises:
+        ImageMismatch: it is not.
+    """
+    if spec.index is None or location.digest not in spec.platforms.values():
+        return None
+    images = index_images(source.get_manifest(spec.index), source)
+    _check_platforms(spec, {child.platform: child for child in images if child.platform})
+    return spec.index
+
+
+def _check_platforms(spec: BaseSpec, there: Mapping[Platform, Descriptor]) -> None:
+    """Each digest that the spec has for a platform must be what its index has for it."""
+    for name, digest in spec.platforms.items():
+        child = there.get(Platform.parse(name))
+        if digest and (child is None or child.digest != digest):
+            others = {one.digest: f"the image for {platform}" for platform, one in there.items()}
+            raise _another_image(
+                name, digest, others.get(digest, "not in the index"), child.digest if child else None
+            )
+
+
+def _another_image(name: str, digest: str, what: str, right: str | None = None) -> ImageMismatch:
+    return ImageMismatch(
+        "the spec's digest for a platform is of another image",
+        where=f"base.platforms: {name}",
+        expected=right or f"the digest of an image for {name}",
+        found=f"{digest}: {what}",
+        hint="write the right one into the spec; the registry was asked for both by digest",
+    )
 
 
 def _read_base(

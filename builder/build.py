@@ -14,7 +14,7 @@ from builder.bake import INPUTS_LABEL, Plan, bake, engine_name, make_plan, tag_v
 from builder.base import (
     Base,
     Facts,
-    base_location,
+    base_locations,
     check_pre_images,
     lookup_facts,
     resolve_bases,
@@ -167,8 +167,8 @@ def plan_overlay(
     """
     root, lock = request.root, request.lock
     spec = read_spec(root.spec_path(request.name))
-    location = base_location(pinned(request.base, spec.base, lock), spec)
-    bases = choose_bases(spec, location, network, request.platforms)
+    locations = base_locations(pinned(request.base, spec.base, lock), spec, request.platforms)
+    bases = choose_bases(spec, locations, network, request.platforms)
     # Before the series is applied: a patch that changed is drift, whether it still applies or not.
     series = _locked_series(root, spec, lock) if request.is_locked else series_of(root, spec)
     inputs = build_inputs(spec, series, root.template, creation_time(spec))
@@ -250,13 +250,16 @@ def _locked_series(root: Root, spec: Spec, lock: Lock) -> Series:
 
 
 def choose_bases(
-    spec: Spec, location: Reference | LayoutReference, network: Network, platforms: Sequence[Platform]
+    spec: Spec,
+    locations: Sequence[Reference | LayoutReference],
+    network: Network,
+    platforms: Sequence[Platform],
 ) -> list[Base]:
     """The platform images of a base: a few small requests, before anything large is fetched.
 
     Args:
         spec: the overlay.
-        location: the base, with a digest.
+        locations: the base with a digest, or each platform's (see :func:`builder.base.base_locations`).
         network: the registries.
         platforms: what ``--platform`` asks for.
 
@@ -265,7 +268,14 @@ def choose_bases(
     """
     from builder.image.location import open_source
 
-    return resolve_bases(location, open_source(location, network), spec.base, platforms)
+    if len(locations) == 1:
+        return resolve_bases(locations[0], open_source(locations[0], network), spec.base, platforms)
+    return [
+        base
+        for location in locations
+        for base in resolve_bases(location, open_source(location, network), spec.base, [])
+        if not platforms or base.platform in platforms
+    ]
 
 
 def plan_images(

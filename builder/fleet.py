@@ -77,10 +77,10 @@ class Workshop:
 
     def bases(self, row: Row) -> list[Base]:
         """The overlay's bases; of overlays with the same, the first asks the registry."""
-        key = f"{row.location} {' '.join(map(str, row.platforms))}"
+        key = f"{row.base} {' '.join(map(str, row.platforms))}"
         with self.alone(key):
             if key not in self._made:
-                self._made[key] = choose_bases(row.spec, row.location, self.network, row.platforms)
+                self._made[key] = choose_bases(row.spec, row.locations, self.network, row.platforms)
             bases: list[Base] = self._made[key]
             return bases
 
@@ -169,7 +169,7 @@ def plan_row(row: Row, workshop: Workshop) -> tuple[Patched, list[Plan], Lock]:
     patched = workshop.patched(row)
     is_locked = all(lock.bases.get(base.manifest.digest) for base in bases)
     # Layers that nobody knows are read once, by the first that needs them.
-    turn = nullcontext() if is_locked else workshop.alone(f"layers of {row.location}")
+    turn = nullcontext() if is_locked else workshop.alone(f"layers of {row.base}")
     with turn:
         plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
     return patched, plans, lock

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.bake import INPUTS_LABEL, inputs_digest, tag_values
-from builder.base import base_location
+from builder.base import base_locations
 from builder.deliver import tag_of
 from builder.errors import ImageMismatch, InvalidInput, UsageError
 from builder.image.append import base_config
@@ -48,15 +48,20 @@ class Row:
     Args:
         spec, series: the overlay and its patches.
         tag: what its image is called.
-        location: its base, with a digest.
+        locations: its base with a digest, or each platform's.
         inputs: what each platform's image is made from.
     """
 
     spec: Spec
     series: Series
     tag: str
-    location: Reference | LayoutReference
+    locations: Sequence[Reference | LayoutReference]
     inputs: Mapping[Platform, str]
+
+    @property
+    def base(self) -> str:
+        """Names what it is built on."""
+        return " ".join(map(str, self.locations))
 
     @property
     def name(self) -> str:
@@ -101,17 +106,17 @@ def read_row(
         return Skipped(
             name, f"the spec pins no base (base.index): {pin_command(spec)}, or build it with --base"
         )
-    location = base_location(text, spec)
+    locations = base_locations(text, spec, ())
     series = chosen_series(root.patches, spec.patches)
     inputs = {
         platform: inputs_digest(spec, series.digest, digest, root.template)
-        for platform, digest in _base_digests(spec, location, lock, opened).items()
+        for platform, digest in _base_digests(spec, locations[0], lock, opened).items()
         if platform in platforms or not platforms
     }
     if not inputs:
         wanted = f"not for {', '.join(map(str, platforms))}"
         return Skipped(name, wanted if platforms else "the spec names no platforms (base.platforms)")
-    return Row(spec, series, tag_of(template, tag_values(spec, series.digest)), location, inputs)
+    return Row(spec, series, tag_of(template, tag_values(spec, series.digest)), locations, inputs)
 
 
 def _base_digests(
@@ -152,7 +157,7 @@ def _asked(
 ) -> dict[Platform, str]:
     manifest = source.get_manifest(location.digest or "")
     if manifest.is_index:
-        return {child.platform: child.digest for child in index_images(manifest) if child.platform}
+        return {child.platform: child.digest for child in index_images(manifest, source) if child.platform}
     if len(said) != 1:
         raise UsageError(
             "the base is one platform's image, and the spec does not say which platform",
@@ -183,7 +188,7 @@ def held_inputs(repository: Repository, tag: str) -> frozenset[str]:
     if not manifest.is_index:
         return _of_image(repository, manifest)
     found: frozenset[str] = frozenset()
-    for child in index_images(manifest):
+    for child in index_images(manifest, repository):
         if inputs := child.annotations.get(INPUTS_LABEL):
             found |= {inputs}
         else:

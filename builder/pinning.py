@@ -223,7 +223,7 @@ def _images(manifest: RawManifest, source: ImageSource) -> Iterator[tuple[Platfo
         config = source.read_blob(descriptor)
         yield platform_of(config).canonical, PinnedImage(manifest.digest, descriptor.digest)
         return
-    for child in sorted(index_images(manifest), key=_by_platform):
+    for child in sorted(index_images(manifest, source), key=_by_platform):
         image = source.get_manifest(child.digest)
         if child.platform is not None:
             yield child.platform, PinnedImage(child.digest, base_config(image).digest)

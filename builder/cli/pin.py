@@ -102,7 +102,7 @@ def _verified(
         ImageMismatch: an image is not what the series was made for.
     """
     location = parse_location(pin.reference).with_digest(pin.digest)
-    bases = choose_bases(spec, location, network, list(pin.images) if pin.is_index else [])
+    bases = choose_bases(spec, [location], network, list(pin.images) if pin.is_index else [])
     patched = patch_upstream(home, spec, cache_path(), sources, say=progress)
     plans = plan_images(patched, bases, lock=Lock(), cache=cache_path(), progress=progress.transfer)
     return {plan.base.manifest.digest: plan.facts for plan in plans}

@@ -72,9 +72,12 @@ def append(
             found=layer.descriptor.media_type,
         )
     new_config = canonical_json(_extended(settings, layer, created, created_by, labels or {}, env or {}))
-    entry = {**base["config"], "digest": sha256_digest(new_config), "size": len(new_config)}
+    # A copy of the base's config in its descriptor, and where else to get it, say nothing of the new one.
+    kept = {key: value for key, value in base["config"].items() if key not in ("data", "urls")}
+    entry = {**kept, "digest": sha256_digest(new_config), "size": len(new_config)}
+    # What the base refers to, and what kind of artifact it is, is not said of an image made from it.
     new_manifest = {
-        **base,
+        **{key: value for key, value in base.items() if key not in ("subject", "artifactType")},
         "schemaVersion": 2,
         "mediaType": manifest.media_type,
         "config": entry,

@@ -12,13 +12,16 @@ from builder.errors import ImageMismatch
 from builder.image.model import (
     DOCKER_LAYER,
     DOCKER_LAYER_GZIP,
+    DOCKER_LAYER_ZSTD,
     OCI_LAYER,
     OCI_LAYER_GZIP,
     OCI_LAYER_ZSTD,
     Descriptor,
 )
 
-LAYER_TYPES = frozenset({OCI_LAYER, OCI_LAYER_GZIP, OCI_LAYER_ZSTD, DOCKER_LAYER, DOCKER_LAYER_GZIP})
+LAYER_TYPES = frozenset(
+    {OCI_LAYER, OCI_LAYER_GZIP, OCI_LAYER_ZSTD, DOCKER_LAYER, DOCKER_LAYER_GZIP, DOCKER_LAYER_ZSTD}
+)
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -23,6 +23,7 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
 DOCKER_LAYER_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+DOCKER_LAYER_ZSTD = "application/vnd.docker.image.rootfs.diff.tar.zstd"  # containerd and BuildKit write it
 
 INDEX_TYPES = frozenset({OCI_INDEX, DOCKER_INDEX})
 MANIFEST_TYPES = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})

@@ -228,7 +228,7 @@ def open_image(
         if platform not in (None, image.platform):
             raise _no_image(location, str(platform), str(image.platform))
         return image
-    children = {child.platform: child for child in index_images(manifest)}
+    children = {child.platform: child for child in index_images(manifest, source)}
     if platform is None and len(children) != 1:
         raise UsageError(
             "the image index has several platforms: choose",
@@ -254,7 +254,7 @@ def open_images(location: Reference | LayoutReference, source: ImageSource, iden
         return [_read_image(location, source, manifest, None)]
     images = [
         _read_image(location, source, source.get_manifest(child.digest), manifest.digest)
-        for child in index_images(manifest)
+        for child in index_images(manifest, source)
     ]
     if not images:
         raise ImageMismatch("the image index has no images", where=str(location))

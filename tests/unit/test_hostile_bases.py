@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from builder.image.layout import Layout as ReadLayout
 from builder.image.model import Platform
 from builder.image.reference import LayoutReference
 from builder.spec import BaseSpec
+from tests.conftest import Run
 from tests.unit.lab import P0_BEFORE
-from tests.unit.smallworld import LAYER, SYSTEM, TREE, Layout, World, digest_of, layer
+from tests.unit.smallworld import INDEX, LAYER, MANIFEST, NAME, SYSTEM, TREE, Layout, World, digest_of, layer
 
 SPEC = BaseSpec(image="registry.example/base")
 LAYERS = [layer(SYSTEM), layer({"demo": b"demo"})]
@@ -171,3 +174,123 @@ def test_a_subject_that_is_not_utf8_is_built_and_recorded(tmp_path: Path) -> Non
     built = world.overlay(*world.build(world.base().reference, "--json")).check().json
     (record,) = built["images"][0]["manifest"]["patches"]
     assert record["subject"] == "b is \ufffd"
+
+
+# --- what a base says beside its layers ---------------------------------------------------------------------
+
+
+def test_what_a_base_refers_to_is_not_said_of_the_image_made_from_it(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    layout = world.base()
+    subject = {"mediaType": MANIFEST, "digest": "sha256:" + "1" * 64, "size": 7}
+    layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
+    layout.put_image(layers, manifest={"subject": subject, "artifactType": "application/x.base"})
+    built = world.overlay(*world.build(layout.reference, "--json")).check().json
+    manifest = json.loads((tmp_path / "out/blobs" / built["digest"].replace(":", "/")).read_bytes())
+    assert not {"subject", "artifactType"} & manifest.keys()
+    assert manifest["config"].keys() == {"mediaType", "digest", "size"}
+
+
+def test_a_layer_of_dockers_zstd_type_is_read(tmp_path: Path) -> None:
+    import zstandard
+
+    world = World.create(tmp_path)
+    layout = world.base()
+    layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
+    packed = [(zstandard.compress(gzip.decompress(data)), diff_id) for data, diff_id in layers]
+    layout.put_image(packed, layer_type="application/vnd.docker.image.rootfs.diff.tar.zstd")
+    world.overlay(*world.build(layout.reference)).check()
+
+
+def test_a_child_without_a_platform_is_what_its_config_says(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    layout = world.base()
+    layout.put_index([(layout.entry(), {})])
+    built = world.overlay(*world.build(layout.reference, "--json")).check().json
+    assert built["images"][0]["platform"] == "linux/amd64"
+    other = world.overlay(*world.build(layout.reference, "--platform", "linux/arm64")).check(5)
+    assert "found:    linux/amd64" in other.err
+
+
+def test_an_index_inside_an_index_gives_its_images(tmp_path: Path) -> None:
+    world = World.create(tmp_path)
+    layout = world.base()
+    inner = layout.put_index([(layout.entry(), {"os": "linux", "architecture": "amd64"})])
+
+    def around(digest: str) -> str:
+        child = {"mediaType": INDEX, "digest": digest, "size": layout.blob(digest).stat().st_size}
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [child]}
+        entry = layout.put(json.dumps(index).encode(), INDEX)
+        return str(entry["digest"])
+
+    once = around(inner)
+    world.overlay(*world.build(f"oci:{layout.path}@{once}")).check()
+    deep = once
+    for _ in range(5):
+        deep = around(deep)
+    refused = world.overlay(*world.build(f"oci:{layout.path}@{deep}")).check(5)
+    assert "too many other indexes" in refused.err
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[World, Layout, dict[str, str]]:
+    """A layout with an image for each of two platforms and an index of both; digests by platform."""
+    world = World.create(tmp_path)
+    layout = world.base()
+    layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
+    digests = {
+        f"linux/{name}": layout.put_image(layers, config={"architecture": name})
+        for name in ("amd64", "arm64")
+    }
+    platforms = [
+        (digest, dict(zip(("os", "architecture"), name.split("/"), strict=True)))
+        for name, digest in digests.items()
+    ]
+    return world, layout, digests | {"index": layout.put_index(platforms)}
+
+
+def write_base(world: World, layout: Layout, **base: object) -> None:
+    text = world.spec.read_text()
+    line = next(line for line in text.splitlines() if line.startswith("base:"))
+    value = {"image": f"oci:{layout.path}", "roots": {"python/sglang": "auto"}} | base
+    world.spec.write_text(text.replace(line, f"base: {json.dumps(value)}"))
+
+
+def build_own(world: World, *more: str) -> Run:
+    return world.overlay("build", NAME, "--output", f"oci:{world.directory}/out:new", "--json", *more)
+
+
+def test_platforms_without_an_index_are_each_their_own_digest(
+    two: tuple[World, Layout, dict[str, str]],
+) -> None:
+    world, layout, digests = two
+    platforms = {name: digests[name] for name in ("linux/amd64", "linux/arm64")}
+    write_base(world, layout, platforms=platforms)
+    built = build_own(world).check().json
+    assert {image["platform"]: image["base"] for image in built["images"]} == platforms
+    one = build_own(world, "--platform", "linux/arm64").check().json
+    assert [image["base"] for image in one["images"]] == [digests["linux/arm64"]]
+    missing = build_own(world, "--platform", "linux/s390x").check(5)
+    assert "pins no image for the platform" in missing.err
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_a_digest_that_is_another_platforms_is_refused(
+    two: tuple[World, Layout, dict[str, str]], is_indexed: bool
+) -> None:
+    world, layout, digests = two
+    swapped = {"linux/amd64": digests["linux/arm64"], "linux/arm64": digests["linux/amd64"]}
+    write_base(world, layout, platforms=swapped, **({"index": digests["index"]} if is_indexed else {}))
+    refused = build_own(world, "--platform", "linux/amd64").check(5)
+    assert "base.platforms: linux/a" in refused.err
+    assert "of another image" in refused.err
+
+
+def test_a_digest_that_is_not_in_the_index_is_refused(two: tuple[World, Layout, dict[str, str]]) -> None:
+    world, layout, digests = two
+    layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE, "more": b""})]
+    other = layout.put_image(layers)
+    write_base(world, layout, index=digests["index"], platforms={"linux/amd64": other})
+    for words in ((), ("--base", f"oci:{layout.path}@{other}")):
+        refused = build_own(world, *words).check(5)
+        assert "not in the index" in refused.err
