@@ -289,7 +289,7 @@ def _name_origin(problem: Problem, patch: Patch, state: _State) -> Problem:
 
 
 # Part of what names a remembered opinion: another number whenever git is asked in another way.
-OPINION_SCHEMA = 2
+OPINION_SCHEMA = 3
 
 
 @dataclass(frozen=True)
@@ -402,10 +402,25 @@ def _git_runs(reports: Sequence[PatchReport]) -> list[bytes]:
 
 def _for_git(report: PatchReport) -> bytes:
     """The patch for ``git apply``: as it is; where it moved or files were dropped, with its true lines."""
-    if not report.dropped and not report.offsets:
+    if not report.dropped and not report.offsets and _counts_on(report.patch):
         diff = report.patch.diff
         return diff if diff.endswith(b"\n") else diff + b"\n"
     return b"".join(render_change(change, diff) for change, diff in _pairs(report))
+
+
+def _counts_on(patch: Patch) -> bool:
+    """Whether every hunk's line in the post-image is what its line in the pre-image makes it.
+
+    git begins to look for a hunk there, and with equal blocks takes the one that is nearest.
+    """
+    for diff in patch.files:
+        shift = 0
+        for hunk in diff.hunks:
+            old = hunk.old_start + (not hunk.old_count)
+            if old + shift != hunk.new_start + (not hunk.new_count):
+                return False
+            shift += hunk.new_count - hunk.old_count
+    return True
 
 
 def _pairs(report: PatchReport) -> list[tuple[FileChange, FileDiff]]:

@@ -1,7 +1,7 @@
 """Equal blocks of real, adjacent releases: a one-line change lands in its own definition, or is refused.
 
-Each case was found by looking for seven lines of a release that stand in the next one where they stood before,
-or at one place only, and there in another definition: tables, sibling classes, kernels in versions.
+Each case was found by looking for seven lines of a release that stand in the next one where they stood, or at
+one place only, and there in another definition: tables, sibling classes, kernels in versions.
 """
 
 from __future__ import annotations

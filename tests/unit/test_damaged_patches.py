@@ -306,3 +306,13 @@ def taken(reading: Callable[[], T]) -> T | None:
         if not error.where:
             raise
         return None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(_ODD)), max_size=12).map(b"\n".join))
+def test_bytes_of_any_kind_end_in_a_value_or_in_words(data: bytes) -> None:
+    for text in (data, HEAD + data, ONE + data, data + ONE):
+        taken(lambda text=text: parse_patch("p", text))
+        taken(lambda text=text: imported(text))
+        for finding in lint_patch("p", "patches/demo/p.patch", mend_text(text)[0]):
+            assert finding.rule in RULES

@@ -57,7 +57,13 @@ def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
         line = diff.hunks[problem.hunk - 1].patch_line if diff and problem.hunk else None
         what = f"{problem.path}: {problem.kind}: {problem.what}"
         yield Finding(
-            "applies", _file(home, report), line, what, problem.expected, problem.found, problem.hint
+            "applies",
+            _file(home, report),
+            line,
+            what,
+            problem.expected,
+            problem.found,
+            problem.hint.replace("SERIES", home.name),
         )
 
 
