@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from builder.errors import InvalidInput
@@ -25,6 +26,7 @@ _INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: ([0-7]{6}))
 HUNK_HEADER = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _MAIL = re.compile(rb"From [0-9a-f]{40} ")
+_EPOCH = re.compile(rb"\t(19(?:69-12-31|70-01-01) \d\d:\d\d:\d\d)(?:\.0+)? ([+-]\d{4})\s*\Z")
 _DAMAGED_OPENING = re.compile(rb"[^A-Za-z0-9\n]{1,8}diff --git ")
 GIT_HEADERS = (
     b"index ", b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"similarity index ",
@@ -330,6 +332,12 @@ def _file_diff(lines: list[bytes], where: str, first_line: int) -> FileDiff:
         _check_changes(without_hunks, header, where)
         return without_hunks
     hunks = _parse_hunks(lines[header_end:], where, first_line + header_end)
+    if without_hunks.kind == "modify" and len(hunks) == 1:
+        # As diff -N writes a file that is not there: with the time zero, and without a line.
+        if not hunks[0].old and _is_epoch(header[-2]):
+            without_hunks = replace(without_hunks, kind="create")
+        elif not hunks[0].new and _is_epoch(header[-1]):
+            without_hunks = replace(without_hunks, kind="delete")
     kept = {"create": [hunk.old for hunk in hunks], "delete": [hunk.new for hunk in hunks]}
     if any(kept.get(without_hunks.kind, ())):
         raise InvalidInput(
@@ -339,6 +347,24 @@ def _file_diff(lines: list[bytes], where: str, first_line: int) -> FileDiff:
             found=f"{without_hunks.kind} {without_hunks.path}",
         )
     return replace(without_hunks, hunks=hunks)
+
+
+def _is_epoch(name: bytes) -> bool:
+    """Whether a ``---`` or ``+++`` line dates its file to the beginning of 1970, in any time zone."""
+    match = _EPOCH.search(name)
+    if match is None:
+        return False
+    try:
+        return datetime.strptime(match[1].decode(), "%Y-%m-%d %H:%M:%S").replace(
+            tzinfo=UTC
+        ).timestamp() == _offset(match[2])
+    except ValueError:
+        return False
+
+
+def _offset(zone: bytes) -> int:
+    seconds = int(zone[1:3]) * 3600 + int(zone[3:5]) * 60
+    return -seconds if zone[:1] == b"-" else seconds
 
 
 def _check_header(header: list[bytes], where: str, first_line: int, *, has_hunks: bool) -> None:
@@ -714,7 +740,7 @@ def _miscounted(
             where=at,
             expected="a blank line of context (one space) at the end",
             found="the end: a mailer or an editor cut blank lines off it",
-            hint="overlay patch lint --fix, or overlay patch import, puts it back",
+            hint="overlay patch refresh, or overlay patch import, puts it back and sees whether it fits",
             facts=facts | {"lost_blank_lines": lost},
         )
     while _is_surplus(lines, end):

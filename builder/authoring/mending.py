@@ -90,19 +90,25 @@ def mend_text(data: bytes) -> tuple[bytes, list[Mend]]:
     if start < len(lines) and lines[start].endswith(b"\r\n"):
         mends.append(Mend("line-endings", 1, "patch has CRLF line endings", "LF", "CRLF"))
         lines = [line[:-2] + b"\n" if line.endswith(b"\r\n") else line for line in lines]
-    spans = hunk_spans(lines)
-    for span in spans:
+    for span in hunk_spans(lines):
         for number in range(span.header + 1, span.end):
             if lines[number] in (b"\n", b"\r\n"):
                 mends.append(Mend("blank-context", number + 1, "blank context line lost its space"))
                 lines[number] = b" " + lines[number]
-    _put_back_lost_blanks(lines, spans, mends)
     return b"".join(_without_blanks(lines, start, mends)), mends
 
 
-def _put_back_lost_blanks(lines: list[bytes], spans: Sequence[HunkSpan], mends: list[Mend]) -> None:
-    """Blank context lines that were cut off a last hunk; whether they fit is seen when it is placed."""
-    for span in reversed(spans):
+def put_back_blanks(data: bytes) -> tuple[bytes, list[Mend]]:
+    """Put back blank context lines that were cut off a file's last hunk.
+
+    Only for those who then see whether they fit: another line may have been cut off.
+
+    Returns:
+        The bytes with the lines, and what was put back.
+    """
+    lines = split(data)
+    mends: list[Mend] = []
+    for span in reversed(hunk_spans(lines)):
         match = HUNK_HEADER.match(lines[span.header])
         lost = lost_blanks(lines, span.header, match) if match else 0
         if lost:
@@ -110,6 +116,7 @@ def _put_back_lost_blanks(lines: list[bytes], spans: Sequence[HunkSpan], mends: 
             what = f"{lost} blank context line{were} cut off the end of the hunk"
             mends.append(Mend("blank-context", span.end + 1, what))
             lines[span.end : span.end] = [b" \n"] * lost
+    return b"".join(lines), mends
 
 
 def _without_blanks(lines: list[bytes], start: int, mends: list[Mend]) -> list[bytes]:

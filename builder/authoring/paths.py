@@ -103,8 +103,8 @@ def rewrite(diff: bytes, reading: Reading) -> bytes:
 def _header(line: bytes, reading: Reading) -> bytes:
     for key, side in ((b"--- ", b"a/"), (b"+++ ", b"b/")):
         if line.startswith(key):
-            name = line[len(key) :].split(b"\t")[0]
-            return line if name == _NULL else key + _quoted(side, name, reading)
+            name, tab, stamp = line[len(key) :].partition(b"\t")
+            return line if name == _NULL else key + _quoted(side, name, reading) + tab + stamp
     for key in (b"rename from ", b"rename to ", b"copy from ", b"copy to "):
         if line.startswith(key):
             # These are written without a/ and b/.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from builder.apply import conflict_error, try_series
 from builder.authoring.export import Exported, export_applied
 from builder.authoring.home import Home
-from builder.authoring.mending import Mend, mend_text, recount
+from builder.authoring.mending import Mend, mend_text, put_back_blanks, recount
 from builder.errors import InvalidInput
 from builder.patch import parse_patch
 from builder.series import Series, check_depends
@@ -49,6 +49,7 @@ def refresh_file(home: Home, upstream: Upstream, name: str) -> Refreshed:
             hint=f"the series has: {', '.join(names)}",
         )
     data, mends = mend_text(home.path(name).read_bytes())
+    data, lost = put_back_blanks(data)
     data, miscounts = recount(data)
     patches = [parse_patch(n, data if n == name else home.path(n).read_bytes()) for n in names]
     series = Series(home.name, tuple(patches))
@@ -59,7 +60,7 @@ def refresh_file(home: Home, upstream: Upstream, name: str) -> Refreshed:
     exported = [
         Exported(e.name, e.data, home.path(e.name).read_bytes(), e.kept) for e in export_applied(tried)
     ]
-    return Refreshed((*mends, *miscounts), tuple(exported))
+    return Refreshed((*mends, *lost, *miscounts), tuple(exported))
 
 
 def difference(exported: Exported) -> str:

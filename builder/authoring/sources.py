@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.authoring.head import Head, read_head
-from builder.authoring.mending import Mend, diff_start, hunk_spans, mend_text, recount, split
+from builder.authoring.mending import Mend, diff_start, hunk_spans, mend_text, put_back_blanks, recount, split
 from builder.diff import (
     GIT_HEADERS,
     MAX_DIFF_BYTES,
@@ -151,6 +151,7 @@ def _patch_file(directory: Path, name: str) -> Path:
 def _piece(data: bytes, name: str) -> Piece | None:
     """One patch; None where a part has no diff, as a cover letter."""
     text, mends = mend_text(_decoded_mail(data))
+    text, lost = put_back_blanks(text)
     text, miscounts = recount(text)
     lines = split(text)
     start = diff_start(lines)
@@ -162,7 +163,8 @@ def _piece(data: bytes, name: str) -> Piece | None:
     commit = first[1].decode() if _MAIL.match(lines[0]) and set(first[1]) != {ord("0")} else None
     return Piece(
         head, _only_diff(lines, start, name), data, name,
-        crlf=any(mend.rule == "line-endings" for mend in mends), mends=(*mends, *miscounts), commit=commit,
+        crlf=any(mend.rule == "line-endings" for mend in mends), mends=(*mends, *lost, *miscounts),
+        commit=commit,
     )  # fmt: skip
 
 

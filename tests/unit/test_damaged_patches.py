@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from builder.authoring.lint.finding import RULES
 from builder.authoring.lint.text import lint_patch
-from builder.authoring.mending import mend_text
+from builder.authoring.mending import mend_text, put_back_blanks
 from builder.authoring.paths import find_reading, rewrite
 from builder.authoring.sources import read_pieces
 from builder.diff import parse_diff
@@ -128,7 +128,8 @@ def test_a_blank_context_line_that_was_cut_off_is_named_as_such_and_put_back() -
         read(cut)
     assert caught.value.what == "the last context line of the hunk is missing"
     assert "a mailer or an editor cut blank lines off it" in str(caught.value.found)
-    mended, (mend,) = mend_text(HEAD + cut)
+    assert mend_text(HEAD + cut) == (HEAD + cut, [])
+    mended, (mend,) = put_back_blanks(HEAD + cut)
     assert mended == HEAD + ONE
     assert "1 blank context line was cut off" in mend.what
     assert imported(cut) == (["d/one.py"], [mend.what])
@@ -136,7 +137,7 @@ def test_a_blank_context_line_that_was_cut_off_is_named_as_such_and_put_back() -
 
 def test_two_blank_context_lines_that_were_cut_off_are_put_back() -> None:
     whole = section(b"a") + b"@@ -2,6 +2,6 @@\n a\n b\n-c\n+d\n e\n \n \n"
-    mended, (mend,) = mend_text(whole.removesuffix(b" \n \n"))
+    mended, (mend,) = put_back_blanks(whole.removesuffix(b" \n \n"))
     assert (mended, "2 blank context lines were cut off" in mend.what) == (whole, True)
 
 
@@ -169,6 +170,20 @@ def test_sections_of_git_and_of_plain_diff_follow_each_other_in_any_order(git: b
     assert read(git + plain) == read(git) + read(plain)
     assert read(plain + git + plain + git) == (read(plain) + read(git)) * 2
     assert imported(git + plain) == (read(git) + read(plain), [])
+
+
+@pytest.mark.parametrize(
+    "stamp", ["1970-01-01 00:00:00.000000000 +0000", "1969-12-31 19:00:00 -0500", "1970-01-01 01:00:00 +0100"]
+)
+def test_a_file_dated_to_the_beginning_of_time_is_not_there(stamp: str) -> None:
+    there, absent = "2026-01-01 00:00:00.000000000 +0000", stamp
+    new = f"--- a/d/n.py\t{absent}\n+++ b/d/n.py\t{there}\n@@ -0,0 +1 @@\n+x\n".encode()
+    gone = f"--- a/d/n.py\t{there}\n+++ b/d/n.py\t{absent}\n@@ -1 +0,0 @@\n-x\n".encode()
+    kinds = [
+        diff.kind
+        for diff in parse_diff(new + gone + new.replace(b"-0,0", b"-1").replace(b"+x", b"-y\n+x"), where="p")
+    ]
+    assert kinds == ["create", "delete", "modify"]
 
 
 def test_the_next_files_names_are_no_lines_of_a_hunk_that_counts_too_many() -> None:

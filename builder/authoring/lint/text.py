@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from builder.authoring.head import Head, raw_date, read_head, split_author
 from builder.authoring.lint.finding import Finding
-from builder.authoring.mending import added_lines, diff_start, mend_text, recount, split
+from builder.authoring.mending import added_lines, diff_start, mend_text, put_back_blanks, recount, split
 from builder.errors import InvalidInput
 from builder.patch import FLAWS, parse_patch, read_allowances, read_status
 
@@ -44,12 +44,13 @@ def lint_patch(name: str, file: str, data: bytes) -> Iterator[Finding]:
         data: its bytes.
     """
     mended, mends = mend_text(data)
-    counted, miscounts = recount(mended)
+    whole, lost = put_back_blanks(mended)
+    counted, miscounts = recount(whole)
     for mend in mends:
         yield Finding(
             mend.rule, file, mend.line, mend.what, mend.expected, mend.found, "overlay patch lint --fix"
         )
-    for mend in miscounts:
+    for mend in (*lost, *miscounts):
         series = file.split("/")[-2] if "/" in file else ""
         yield Finding(
             mend.rule, file, mend.line, mend.what, mend.expected, mend.found,
