@@ -45,6 +45,10 @@ class Node:
         emit = _Emit()
         return _compiled(f"return {self.code(emit)}", len(emit.values))(*emit.values)
 
+    def astype(self, *_: object) -> Node:
+        """Itself: numbers are not rounded to element types."""
+        return self
+
     def __divmod__(self, other: object) -> tuple[Node, Node]:
         return Call("//", self, other), Call("%", self, other)
 

@@ -516,6 +516,16 @@ class SourceModule(types.ModuleType):
             value = self._from_star(name)
         return value
 
+    def evaluate(self, expression: ast.expr, local: Mapping[str, Any]) -> Any:
+        """The value of an expression of the module, with these local variables."""
+        names = [
+            ast.arg(name) for name in local
+        ]  # in a function, since only there globals are bound when read
+        body = ast.Lambda(ast.arguments([], names, kwonlyargs=[], kw_defaults=[], defaults=[]), expression)
+        whole = ast.fix_missing_locations(ast.Expression(body))
+        code = compile(whole, self._path, "eval", _LAZY_ANNOTATIONS, dont_inherit=True)
+        return eval(code, self._globals)(**local)  # noqa: S307 - as in _run
+
     def _bound(self, name: str) -> Any:
         for statement in self._index().get(name, ()):
             self._run(statement)

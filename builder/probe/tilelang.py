@@ -555,6 +555,7 @@ class TileLang:
             "tilelang": self,
             "tilelang.language": self.language,
             "torch.finfo": limits,
+            "torch.clamp": Tensor.clamp,
             "is_fp8_fnuz": lambda: False,
             "is_gfx95_supported": lambda: False,
         } | types

@@ -90,12 +90,11 @@ def test_one_overlay_on_one_release_is_judged_in_five_seconds(cached: Overlay, t
 
 
 def test_rebase_names_exactly_the_patches_that_need_a_person(cached: Overlay, tmp_path: Path) -> None:
-    for release, first, later in (("v0.5.21", "tilelang-fp8-kv-cuda", ["mamba-cache-for-requests"]),
-                                  ("v0.5.22", "mamba-cache-for-requests", [])):  # fmt: skip
+    for release in ("v0.5.21", "v0.5.22"):
         work = tmp_path / release
         options = ("--onto", release, "--as", "moved", "--worktree", work, "--json")
         error = cached("rebase", "glm53-flash-gb10", *options, timeout=600).check(3).json["error"]
-        assert (error["patch"], error["later"]) == (first, later)
+        assert (error["patch"], error["later"]) == ("tilelang-fp8-kv-cuda", ["mamba-cache-for-requests"])
         assert not (cached.directory / "patches" / release).exists()
         cached("rebase", "glm53-flash-gb10", "--abort", "--worktree", work).check()
 
