@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from builder.apply import try_series
 from builder.judging.evidence import TextEvidence
+from builder.judging.normal import Steps, normal_form
 from builder.judging.outline import Definition, Outline, parse_source
 from builder.judging.scratch import open_scratch
 from builder.judging.text import merge_series
@@ -80,7 +82,7 @@ def corpus(old: Upstream, new: Upstream, count: int, seed: int = 0) -> list[Take
         some = paths[start : start + 40]
         before, after = old.files(some), new.files(some)
         for path in some:
-            options = list(_changes(path, before[path].data, after[path].data))
+            options = [t for t in _changes(path, before[path].data, after[path].data) if _applies(t)]
             if options:
                 found.append(chosen.choice(options))
             if len(found) == count:
@@ -115,6 +117,18 @@ def _changes(path: str, before: bytes, after: bytes) -> Iterator[Taken]:
             after,
             alone,
         )
+
+
+def _applies(taken: Taken) -> bool:
+    """Whether it has one place in the older release, and changes more than how the code is written."""
+    sources = {taken.path: SourceFile("100644", taken.before)}
+    steps = Steps(annotations=False, docstrings=False, imports=False)
+    forms = []
+    for data in (taken.before, taken.after):
+        outline = Outline(taken.path, data)
+        found = outline.named(taken.name)
+        forms.append(normal_form(outline.text(found), steps) if found is not None else None)
+    return forms[0] != forms[1] and not try_series(Series("taken", (taken.patch,)), sources).failed
 
 
 def _diff(path: str, before: bytes, after: bytes) -> list[str]:
@@ -162,15 +176,13 @@ def neighbour_inserted(text: bytes) -> bytes | None:
 
 
 def local_renamed(text: bytes) -> bytes | None:
-    """One local variable under another name."""
+    """One local variable, of which no text in the function speaks, under another name."""
     tree = parse_source(text)
-    names = (
-        [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        if tree
-        else []
-    )
-    for name in dict.fromkeys(names):
-        pattern = rb"(?<![\w.\"'])" + name.encode() + rb"(?![\w\"']|=[^=])"
+    nodes = list(ast.walk(tree)) if tree else []
+    said = " ".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    stored = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    for name in dict.fromkeys(name for name in stored if name not in said):
+        pattern = rb"(?<![\w.])" + name.encode() + rb"(?!\w|=[^=])"
         renamed = re.sub(pattern, name.encode() + b"_renamed", text)
         if parse_source(renamed) is not None and renamed != text:
             return renamed
@@ -302,9 +314,18 @@ def all_releases() -> dict[str, Upstream]:
     }
 
 
-def render(tally: Tally) -> str:
+def render(tally: Tally, count: int) -> str:
     """The counts, as a table of each kind."""
-    lines = []
+    lines = [
+        "## What upstream did, as patches",
+        "",
+        "What upstream did to one function between two adjacent releases, cut as a patch without a probe",
+        f"for the older one: at most {count} of each pair, of files chosen by a fixed seed, judged on every",
+        "known release and on variants (`benchmarks/taken.py`). The newer release has it, whatever was",
+        "done beside it; the older one and all before need it. Later ones may have taken it back or gone on,",
+        "so every verdict may be right there. `merged` where a patch is needed is wrong, and fails the run.",
+        "",
+    ]
     for title, table in (("Taken by upstream", tally.taken), ("Needed", tally.needed)):
         words = sorted({word for row in table.values() for word in row})
         lines += [f"| {title} | " + " | ".join(words) + " |", "|---" * (len(words) + 1) + "|"]
@@ -319,7 +340,7 @@ def render(tally: Tally) -> str:
 def main() -> int:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 12
     tally = measure(all_releases(), count, Tally())
-    print(render(tally))
+    print(render(tally, count))
     print("\n".join(tally.wrong))
     return 1 if tally.wrong else 0
 

@@ -333,6 +333,8 @@ def _print_group(title: str, judgements: Sequence[Judgement]) -> None:
                 where = f"{hunk.path}, hunk {hunk.number}" if hunk.number else hunk.path
                 places = f" (its lines stand at {', '.join(map(str, hunk.places))})" if hunk.places else ""
                 click.echo(printable(f"      {hunk.state}: {where}{places}"))
+        for landed in judgement.evidence.landed:
+            click.echo(printable(f"      {landed}"))
 
 
 def _since(judgement: Judgement) -> str:

@@ -27,20 +27,19 @@ class Steps:
         annotations: of parameters, results and local variables (those of a class's fields stay).
         docstrings: of the definition and of those in it.
         imports: those in functions.
-        parameters: their names, and not those of other local variables alone.
+        kept: names of parameters that stay; those of all others and of local variables do not count.
     """
 
     annotations: bool = True
     docstrings: bool = True
     imports: bool = True
-    parameters: bool = True
+    kept: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         taken = ["comments", "formatting"]
         taken += [name for name in ("annotations", "docstrings") if getattr(self, name)]
         taken += ["imports in functions"] if self.imports else []
-        names = "names of parameters and locals" if self.parameters else "names of locals"
-        return f"{', '.join(taken)} and {names} apart"
+        return f"{', '.join(taken)} and names of locals apart"
 
 
 def steps_between(before: bytes | None, after: bytes) -> Steps:
@@ -52,7 +51,8 @@ def steps_between(before: bytes | None, after: bytes) -> Steps:
     if before is None:
         return Steps()
     old, new = _facts(before), _facts(after)
-    return Steps(*(was == now for was, now in zip(old, new, strict=True)))
+    annotations, docstrings, imports = (was == now for was, now in zip(old[:3], new[:3], strict=True))
+    return Steps(annotations, docstrings, imports, frozenset(set(old[3]) ^ set(new[3])))
 
 
 @lru_cache(maxsize=_FORMS_KEPT)
@@ -72,7 +72,7 @@ def normal_form(text: bytes, steps: Steps, *, alone: bool = False) -> str | None
         node.body = [n for n in node.body if not isinstance(n, (*_FUNCTIONS[:2], ast.ClassDef))]
     try:
         _strip(node, steps)
-        _Renamer(steps.parameters).visit_scope(node)
+        _Renamer(steps.kept).visit_scope(node)
         return ast.dump(node, annotate_fields=False)
     except RecursionError:
         return None
@@ -171,8 +171,8 @@ class _Renamer:
     class's own body and global ones are left.
     """
 
-    def __init__(self, parameters: bool) -> None:
-        self._parameters = parameters
+    def __init__(self, kept: frozenset[str]) -> None:
+        self._kept = kept
         self._scopes: list[dict[str, str]] = []
         self._classes: list[int] = []
         self._met = 0
@@ -232,9 +232,7 @@ class _Renamer:
         arguments += [found for found in (node.args.vararg, node.args.kwarg) if found is not None]
         names = {argument.arg for argument in arguments}
         keep = _LOOKS_AT_LOCALS & {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name)}
-        self._open(
-            names | set(_bound(body)), names if keep or not self._parameters else set(), everything=bool(keep)
-        )
+        self._open(names | set(_bound(body)), names & self._kept, everything=bool(keep))
         for argument in arguments:
             if argument.annotation is not None:
                 self._visit(argument.annotation)

@@ -266,7 +266,8 @@ def _of_body(body: Sequence[ast.stmt], within: str, above: int) -> Iterator[Defi
             )
             start, end = first_line(node) + above, (node.end_lineno or node.lineno) + above
             yield Definition(name, 0, kind, start, end, inner)
-            yield from _of_body(node.body, name, above)
+            if kind == "class":  # what a function defines is its own affair, and no other's to name
+                yield from _of_body(node.body, name, above)
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

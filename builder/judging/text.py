@@ -67,15 +67,11 @@ class MergedSeries:
         applied: the series on its pin.
         steps: one for each patch, in order.
         changed: every file of the target that carrying the series changes; None for one that it deletes.
-        pristine: the files of the target that the series touches; None where there is none.
-        renames: files of the pin that the target has elsewhere.
     """
 
     applied: AppliedSeries
     steps: tuple[Step, ...]
     changed: Versions
-    pristine: Versions = field(default_factory=dict)
-    renames: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def evidence(self) -> dict[str, TextEvidence]:
@@ -123,7 +119,7 @@ def merge_series(
         for step in _with_places(steps, applied, pin, target)
     )
     changed = {path: source for path, source in merger.ours.items() if source != pristine.get(path)}
-    return MergedSeries(applied, steps, changed, pristine, renames)
+    return MergedSeries(applied, steps, changed)
 
 
 def _with_places(

@@ -314,13 +314,13 @@ def test_its_pull_request_is_found_and_so_is_the_revert(lab: Lab) -> None:
 
 def test_a_patch_hangs_on_the_one_that_adds_what_it_uses(lab: Lab) -> None:
     helper = b"def helper():\n    return 1\n"
-    use = b"def use():\n    return 0\n"
+    use = b"from sglang.demo import helper\n\n\ndef use():\n    return helper()\n"
     pin = lab.commit({DEMO: helper, OTHER: use}, tag="v1.0.0")
     adds = lab.patch("adds", pin, {DEMO: b"def helper(depth_of_it=0):\n    return 1 + depth_of_it\n"})
     uses = lab.patch(
         "uses",
         lab.after(pin, adds),
-        {OTHER: b"def use():\n    return helper(depth_of_it=2)\n"},
+        {OTHER: use.replace(b"helper()\n", b"helper(depth_of_it=2)\n")},
         "Overlay-Depends: adds",
     )
     lab.commit({DEMO: helper.replace(b"helper()", b"helper(other)")}, tag="v1.1.0")
