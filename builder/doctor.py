@@ -84,6 +84,20 @@ def check_cache(cache: Path) -> Finding:
     return Finding("cache", State.GOOD, text)
 
 
+def check_sandbox() -> Finding:
+    """What keeps a probe, which runs code of the tree it is asked about, in its process."""
+    from builder.probe.confinement import FULL, SECCOMP
+    from builder.probe.run import sandbox_limits
+
+    held = sandbox_limits()
+    lacking = [limit for limit in FULL if limit not in held]
+    text = ", ".join(held) + (f"; this machine does not give {', '.join(lacking)}" if lacking else "")
+    if SECCOMP in held:
+        return Finding("sandbox", State.GOOD, text)
+    hint = "without a filter of system calls ask about trees that you trust alone: docs/probes.md"
+    return Finding("sandbox", State.MISSING, text, hint)
+
+
 def check_engine() -> Iterator[Finding]:
     """A Docker Engine, and a client for BuildKit; only --engine docker, --load and containers need them."""
     from builder.engine.connection import connect

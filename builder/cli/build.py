@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli.options import lock_option, name_argument, root_option, source_options
+from builder.cli.options import lock_option, name_argument, root_option, sandbox_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.deliver import (
     DEFAULT_TAG,
@@ -119,6 +119,7 @@ class OneOrAll(click.Command):
 @lock_option
 @source_options
 @root_option
+@sandbox_option
 @json_option
 def command(
     name: str,

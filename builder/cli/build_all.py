@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from builder.build import Sources
-from builder.cli.options import root_option
+from builder.cli.options import root_option, sandbox_option
 from builder.cli.output import Progress, json_option, print_error, print_json, print_table, warn
 from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
@@ -50,6 +50,7 @@ Examples:
     "--source", type=click.Choice(["auto", "wheel", "repository"]), default="auto", help="Of pinned sources."
 )
 @root_option
+@sandbox_option
 @json_option
 def command(
     names: tuple[str, ...],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import accept_text_option, complete_overlay, root_option
+from builder.cli.options import accept_text_option, complete_overlay, root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
 from builder.errors import UsageError
 
@@ -83,6 +83,7 @@ _COLORS = {
 @accept_text_option
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="For one probe on one tree.")
 @root_option
+@sandbox_option
 @json_option
 @click.pass_context
 def command(

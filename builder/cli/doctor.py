@@ -9,7 +9,15 @@ import click
 
 from builder.cli.options import root_option
 from builder.cli.output import json_option, paint, print_json, printable, warn
-from builder.doctor import Finding, State, check_cache, check_engine, check_git, check_registries
+from builder.doctor import (
+    Finding,
+    State,
+    check_cache,
+    check_engine,
+    check_git,
+    check_registries,
+    check_sandbox,
+)
 from builder.errors import UsageError
 from builder.image.reference import Reference, parse_location
 from builder.root import Root, cache_path, find_root
@@ -30,7 +38,7 @@ def command(repositories: tuple[str, ...], offline: bool, root: Path | None, as_
     """
     from builder.image.registry import Network
 
-    findings = [check_git(), check_cache(cache_path()), *check_engine()]
+    findings = [check_git(), check_cache(cache_path()), check_sandbox(), *check_engine()]
     if not offline:
         references = [_reference(text) for text in repositories] or _bases(find_root(root))
         with Network(warn=warn) as network:

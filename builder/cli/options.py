@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,20 @@ accept_text_option = click.option(
     multiple=True,
     metavar="PATCH",
     help="Retire this patch on text alone: it has no probe, and you have looked. Can be repeated.",
+)
+
+
+def _require_sandbox(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["OVERLAY_REQUIRE_SANDBOX"] = "1"  # read where a probe's process is started
+
+
+sandbox_option = click.option(
+    "--require-sandbox",
+    is_flag=True,
+    expose_value=False,
+    callback=_require_sandbox,
+    help="Run no probe where the kernel cannot hold it (exit 7); see overlay doctor.",
 )
 
 platform_option = click.option(

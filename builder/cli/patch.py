@@ -31,7 +31,7 @@ from builder.authoring.skeleton import DEFAULT_AUTHOR, patch_head
 from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
 from builder.authoring.worktree import WorkTree
 from builder.cli.completion import complete_patch, complete_series
-from builder.cli.options import root_option, source_options
+from builder.cli.options import root_option, sandbox_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
@@ -459,6 +459,7 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
 @click.option("--probes", is_flag=True, help="Try the probes on mutants and variants, too (docs/probes.md).")
 @source_options
 @root_option
+@sandbox_option
 @json_option
 def lint(
     series: tuple[str, ...],

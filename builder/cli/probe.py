@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli.completion import IMAGE_TREE, complete_tree
-from builder.cli.options import root_option
+from builder.cli.options import root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.errors import UsageError
 
@@ -59,6 +59,7 @@ _COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yell
 )
 @click.option("--fresh", is_flag=True, help="Run every probe, also where its answer is known from before.")
 @root_option
+@sandbox_option
 @json_option
 def command(
     trees: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import accept_text_option, name_argument, root_option
+from builder.cli.options import accept_text_option, name_argument, root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable
 from builder.errors import UsageError
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 )
 @accept_text_option
 @root_option
+@sandbox_option
 @json_option
 def command(
     name: str,

@@ -14,7 +14,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class ChannelClosedError(Exception):
-    """The other side is gone, or what it sends is no frame."""
+    """The other side is gone."""
+
+
+class NoFrameError(Exception):
+    """What the other side sent is no frame."""
 
 
 class ChannelTimeoutError(Exception):
@@ -33,16 +37,27 @@ class Channel:
         self._incoming = incoming
         self._outgoing = outgoing
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, *, deadline: float | None = None) -> None:
         """Write one frame.
+
+        Args:
+            data: the frame.
+            deadline: a time of :func:`time.monotonic` after which to give up on a side that does not read.
 
         Raises:
             ChannelClosedError: the other side no longer reads.
+            ChannelTimeoutError: the deadline passed.
         """
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         try:
             while rest:
-                rest = rest[os.write(self._outgoing, rest) :]
+                if deadline is not None:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not select.select([], [self._outgoing], [], left)[1]:
+                        raise ChannelTimeoutError
+                # A pipe that can be written takes this much without waiting (POSIX, PIPE_BUF).
+                piece = rest if deadline is None else rest[: select.PIPE_BUF]
+                rest = rest[os.write(self._outgoing, piece) :]
         except OSError as error:
             raise ChannelClosedError(str(error)) from error
 
@@ -54,12 +69,13 @@ class Channel:
             limit: bytes; a longer frame is refused.
 
         Raises:
-            ChannelClosedError: the other side is gone or the frame is too long.
+            ChannelClosedError: the other side is gone.
+            NoFrameError: the frame is too long.
             ChannelTimeoutError: the deadline passed.
         """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
         if length > limit:
-            raise ChannelClosedError(f"a frame of {length} bytes, of at most {limit}")
+            raise NoFrameError(f"a frame of {length} bytes, of at most {limit}")
         return self._exactly(length, deadline)
 
     def _exactly(self, count: int, deadline: float | None) -> bytes:

@@ -5,25 +5,31 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast, get_args
+from typing import IO, Any, cast, get_args
 
 import builder
-from builder.errors import InvalidInput
+from builder.errors import InvalidInput, ProbeFailed
+from builder.probe.confinement import SECCOMP
 from builder.probe.harness import Answer, State, Tree, unknown
-from builder.probe.messages import Channel, ChannelClosedError, ChannelTimeoutError
+from builder.probe.messages import Channel, ChannelClosedError, ChannelTimeoutError, NoFrameError
+from builder.probe.trees import MappingTree
 
 TIMEOUT = 30.0
 """Seconds that one probe may take."""
 
 MEMORY = 1 << 30
 """Bytes of address space that one probe may use."""
+
+REQUIRE_SANDBOX = "OVERLAY_REQUIRE_SANDBOX"
+"""Set in the environment: no probe runs where the kernel does not hold it (``--require-sandbox``)."""
 
 _REQUEST_LIMIT = 1 << 20
 _EVIDENCE_LIMIT = 1000
@@ -62,15 +68,30 @@ class Prober:
 
         Raises:
             InvalidInput: there is no such probe.
+            ProbeFailed: the source wrote on the probe's own channel, or this machine cannot hold a probe as
+                it must (:data:`REQUIRE_SANDBOX`).
         """
-        source = read_probe(probe_file)
+        return self._run(probe_file.stem, read_probe(probe_file), tree)
+
+    def _run(self, name: str, source: bytes, tree: Tree) -> Answer:
         channel = self._channel()
         deadline = time.monotonic() + self._timeout
-        job = {"name": probe_file.stem, "timeout": self._timeout, "memory": self._memory}
+        word = secrets.token_hex(16)
+        job = {"name": name, "timeout": self._timeout, "memory": self._memory, "word": word}
+        job["required"] = bool(os.environ.get(REQUIRE_SANDBOX))
         try:
-            channel.send(json.dumps(job).encode())
-            channel.send(source)
-            return _converse(channel, tree, deadline)
+            channel.send(json.dumps(job).encode(), deadline=deadline)
+            channel.send(source, deadline=deadline)
+            return _converse(channel, tree, deadline, word.encode())
+        except NoFrameError as error:
+            self._end()
+            raise ProbeFailed(
+                "the source wrote on the probe's own channel: nothing that it says is believed",
+                where=name,
+                expected="an answer of the probe, once it returned",
+                found=str(error),
+                hint="look at the source before anything else: no release of SGLang does this",
+            ) from None
         except ChannelTimeoutError:
             self._end()
             return unknown(f"the probe took longer than {self._timeout:g} s")
@@ -117,6 +138,12 @@ class Prober:
         return next((line for line in reversed(lines) if line.strip()), "")
 
 
+def sandbox_limits() -> tuple[str, ...]:
+    """Which limits this machine's kernel sets for a probe, of :data:`builder.probe.confinement.FULL`."""
+    with Prober() as prober:
+        return tuple(prober._run("", b"", MappingTree({})).evidence.split(", "))
+
+
 def read_probe(probe_file: Path) -> bytes:
     """A probe's source.
 
@@ -145,20 +172,42 @@ def run_probe(probe_file: Path, tree: Tree, *, timeout: float = TIMEOUT, memory:
         return prober.ask(probe_file, tree)
 
 
-def _converse(channel: Channel, tree: Tree, deadline: float) -> Answer:
+def _converse(channel: Channel, tree: Tree, deadline: float, word: bytes) -> Answer:
     """Answer the probe's questions about the tree until it ends; its answer."""
     answer: Answer | None = None
     while True:
-        request = json.loads(channel.receive(deadline=deadline, limit=_REQUEST_LIMIT))
+        request = _request(channel.receive(deadline=deadline, limit=_REQUEST_LIMIT), word)
         if request["do"] == "ended":
             status = int(request["status"])
             if status == 0 and answer is not None:
                 return answer
             return unknown(f"the probe {_how_it_ended(status)} without an answer")
-        if request["do"] == "answer":
+        if answer is not None:
+            raise NoFrameError(f"{request['do']!r} after the answer")
+        if request["do"] == "weak":
+            raise _too_weak(request["limits"])
+        if request["do"] == "limits":
+            answer = unknown(", ".join(request["limits"]))
+        elif request["do"] == "answer":
             answer = _checked(request)
         else:
-            channel.send(_reply(request, tree))
+            channel.send(_reply(request, tree), deadline=deadline)
+
+
+def _request(frame: bytes, word: bytes) -> Any:
+    """What a frame of the harness says; one without its word is somebody else's."""
+    if not frame.startswith(word):
+        raise NoFrameError(f"{len(frame)} bytes that the harness did not write")
+    return json.loads(frame[len(word) :])
+
+
+def _too_weak(limits: Sequence[str]) -> ProbeFailed:
+    return ProbeFailed(
+        "this machine cannot keep a probe from reaching out of its process",
+        expected=f"{SECCOMP}: a filter of system calls",
+        found=", ".join(limits) or "nothing",
+        hint="run it where the kernel filters system calls (see overlay doctor), or do not require it",
+    )
 
 
 def _reply(request: Mapping[str, str], tree: Tree) -> bytes:

@@ -1,9 +1,8 @@
 """The process in which probes run: it executes upstream's code, so it can reach nothing but its pipe.
 
-It is started once (:func:`main`) and forks for each probe. The fork gives up what the kernel lets it give
-up: every further file descriptor (so no file, socket or pipe can be opened), writes, child processes,
-memory and processor time beyond its share, and root's identity. What needs no descriptor (removing,
-renaming, signalling, loading C code) is refused by an audit hook. Standard library only, like a probe.
+It is started once (:func:`main`) and forks for each probe. The fork gives up what the kernel lets it give up
+(:mod:`builder.probe.confinement`). Every frame that it sends begins with a word that it was told: what the
+source writes on the pipe by itself is seen, and not taken for an answer. Standard library only, like a probe.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ import contextlib
 import importlib
 import json
 import os
-import resource
-import signal
 import sys
 import types
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import builder.probe.devices  # noqa: F401 - probes import it, and the walls keep it out once they are up
+import builder.probe.devices  # noqa: F401 - probes import it, and nothing can be loaded later
+from builder.probe.confinement import SECCOMP, confine, empty_directory, isolate
 from builder.probe.harness import Answer, ask, unknown
 from builder.probe.messages import Channel
 
-NOBODY = 65534
-
-# What upstream's modules import from the standard library: nothing can be loaded once the walls are up.
+_LONGEST = 10_000  # characters of evidence that are sent
+# What upstream's modules import from the standard library: nothing can be loaded once the limits are set.
 _PRELOADED = (
     "abc argparse asyncio base64 bisect collections collections.abc concurrent.futures contextlib "
     "contextvars copy copyreg dataclasses datetime decimal difflib enum fractions functools gc glob "
@@ -42,13 +38,12 @@ _PRELOADED = (
 class _PipedTree:
     """The tree, read through the pipe: only what is asked for is sent."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, ask: Callable[[Mapping[str, str]], bytes]) -> None:
+        self._asked = ask
         self._read: dict[str, bytes | None] = {}
 
     def _ask(self, **request: str) -> bytes:
-        self._channel.send(json.dumps(request).encode())
-        return self._channel.receive()
+        return self._asked(request)
 
     def read(self, path: str) -> bytes:
         if path not in self._read:
@@ -81,31 +76,59 @@ def main() -> None:
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):  # a Python without it: upstream's import fails there as well
             importlib.import_module(name)
+    held = ["namespaces"] if isolate() else []
     while True:
         job = json.loads(channel.receive())
         source = channel.receive()
+        empty = empty_directory()
         child = os.fork()
         if child == 0:
-            _run_job(channel, job, source)
+            _run_job(channel, job, source, held, empty)
+        if empty is not None:
+            os.close(empty)
         _, status = os.waitpid(child, 0)
-        channel.send(json.dumps({"do": "ended", "status": os.waitstatus_to_exitcode(status)}).encode())
+        ended = {"do": "ended", "status": os.waitstatus_to_exitcode(status)}
+        channel.send(job["word"].encode() + json.dumps(ended).encode())
 
 
-def _run_job(channel: Channel, job: Mapping[str, Any], source: bytes) -> None:
+def _run_job(
+    channel: Channel, job: Mapping[str, Any], source: bytes, held: Sequence[str], empty: int | None
+) -> None:
     """The fork: run the probe, send its answer, end."""
+    word = str(job["word"]).encode()
     code = 1
+
+    def send(facts: Mapping[str, object]) -> None:
+        channel.send(word + json.dumps(facts).encode())
+
+    def ask_tree(request: Mapping[str, str]) -> bytes:
+        send(request)
+        return channel.receive()
+
+    def confined() -> bool:
+        """Set the limits; whether they are what is asked for."""
+        limits = [*held, *confine(int(job["memory"]), float(job["timeout"]), empty)]
+        if job["required"] and SECCOMP not in limits:
+            send({"do": "weak", "limits": limits})
+            return False
+        if job["name"] == "":  # only asked what this machine gives
+            send({"do": "limits", "limits": limits})
+            return False
+        return True
+
     try:
-        answer = _answer(channel, job, source)
-        facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
-        facts["site"] = answer.site
-        channel.send(json.dumps({"do": "answer"} | facts).encode())
+        answer = _answer(str(job["name"]), source, confined, _PipedTree(ask_tree))
+        if answer:
+            evidence, site = str(answer.evidence)[:_LONGEST], str(answer.site)[:_LONGEST]
+            facts = {"state": answer.state, "evidence": evidence, "site": site}
+            send({"do": "answer", **facts, "pins": list(answer.pins)})
         code = 0
     finally:
         os._exit(code)
 
 
-def _answer(channel: Channel, job: Mapping[str, Any], source: bytes) -> Answer:
-    name = str(job["name"])
+def _answer(name: str, source: bytes, confined: Callable[[], bool], tree: _PipedTree) -> Answer | None:
+    """What the probe says; None where the limits are not as they must be, and nothing was run."""
     try:
         text = ast.parse(source, f"{name}.py")
         _preload(text)
@@ -114,13 +137,14 @@ def _answer(channel: Channel, job: Mapping[str, Any], source: bytes) -> Answer:
         return unknown(f"the probe does not load: {error}")
     module = types.ModuleType("probe")
     sys.modules["probe"] = module
-    _raise_walls(int(job["memory"]), float(job["timeout"]))
+    if not confined():
+        return None
     try:
-        exec(code, vars(module))  # noqa: S102 - the probe; the walls are up
+        exec(code, vars(module))  # noqa: S102 - the probe; nothing can be reached any more
         probe = vars(module)["probe"]
     except BaseException as error:
         return unknown(f"the probe does not load: {type(error).__name__}: {error}")
-    return ask(probe, _PipedTree(channel))
+    return ask(probe, tree)
 
 
 def _preload(probe: ast.Module) -> None:
@@ -134,65 +158,3 @@ def _preload(probe: ast.Module) -> None:
         for name, parts in wanted.items():
             if name.partition(".")[0] in sys.stdlib_module_names or name.startswith("builder.probe."):
                 __import__(name, fromlist=parts)
-
-
-def _raise_walls(memory: int, seconds: float) -> None:
-    """Give up everything but the pipe, for good.
-
-    Args:
-        memory: bytes of address space.
-        seconds: of processor time; the same of wall-clock time, after which the kernel ends the process.
-    """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds + 1)
-    if os.geteuid() == 0:
-        with contextlib.suppress(OSError):  # a container's root may have no other user; the rest still holds
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-    in_use = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    descriptors = 1 + max(number for number in in_use if _is_open(number))
-    limits = {
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_CPU: int(seconds) + 1,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NPROC: 0,
-        resource.RLIMIT_NOFILE: descriptors,
-    }
-    for kind, limit in limits.items():
-        resource.setrlimit(kind, (limit, limit))
-    sys.addaudithook(_refuse)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
-_ALLOWED_OS = frozenset({"os.putenv", "os.unsetenv"})
-_REFUSED = (
-    *(
-        "open",
-        "os.",
-        "socket.",
-        "subprocess.",
-        "shutil.",
-        "tempfile.",
-        "ctypes.",
-        "fcntl.",
-        "pty.",
-        "signal.",
-    ),
-    *("ftplib.", "glob.", "http.", "imaplib.", "nntplib.", "poplib.", "smtplib.", "sqlite3.", "telnetlib."),
-    *("urllib.", "webbrowser.", "resource.", "syslog.", "pathlib."),
-)
-
-
-def _refuse(event: str, arguments: tuple[object, ...]) -> None:
-    """The audit hook: a probe computes, and does nothing else."""
-    if event.startswith(_REFUSED) and event not in _ALLOWED_OS:
-        raise PermissionError(f"a probe may not do this: {event}")

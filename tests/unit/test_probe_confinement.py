@@ -1,0 +1,139 @@
+"""What the kernel holds of a probe: each system call that is not allowed is refused, whoever runs it, and
+on the weakest machine that is supported too (docs/probes.md)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.probe import seccomp
+from builder.probe.confinement import FULL, SECCOMP
+from tests.conftest import ROOT
+
+HIGHEST = 480
+# Linux lets uretprobe and uprobe through every filter: it makes them itself, and ends whoever else does.
+KERNELS_OWN = {335, 336} if platform.machine() == "x86_64" else set()
+CALLS = """
+import ctypes, errno, json, os, sys
+from builder.probe import confinement
+from builder.probe.confinement import confine, empty_directory, isolate
+confinement._refuse = lambda event, arguments: None  # the kernel alone
+numbers, user = json.loads(sys.argv[1]), int(sys.argv[2])
+if user:
+    os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+libc = ctypes.CDLL(None, use_errno=True)
+isolate()
+held = confine(1 << 31, 60, empty_directory())
+found = {}
+for number in numbers:
+    ctypes.set_errno(0)
+    result = libc.syscall(number, 0, 0, 4, 0, 0, 0)
+    found[number] = ctypes.get_errno() if result == -1 else 0
+os.write(1, json.dumps([held, found]).encode())
+"""
+
+
+def run(script: str, *arguments: str, before: Any = None) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=60,
+        preexec_fn=before,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("user", [0, 12345])
+def test_every_call_outside_the_list_is_refused(user: int) -> None:
+    """Also of executable memory: both calls that map it are asked for with PROT_EXEC, the third argument."""
+    if user and os.geteuid() != 0:
+        user = 0  # an ordinary user runs the tests: there is no other to become
+    _, _, allowed = seccomp.ALLOWED[platform.machine()]
+    numbers = [n for n in range(HIGHEST) if n not in allowed.values() and n not in KERNELS_OWN]
+    numbers += [0x40000000 | number for number in (0, 1, 2)]
+    held, found = run(CALLS, json.dumps(numbers), str(user))
+    assert held[-1] == SECCOMP
+    assert {int(number): code for number, code in found.items()} == dict.fromkeys(numbers, errno.EPERM)
+
+
+LIMITS = """
+import json
+from builder.probe.run import sandbox_limits
+print(json.dumps(sandbox_limits()))
+"""
+REQUIRED = """
+import json, os
+from builder.errors import ProbeFailed
+from builder.probe.run import REQUIRE_SANDBOX, run_probe
+from builder.probe.trees import MappingTree
+from pathlib import Path
+import sys
+os.environ[REQUIRE_SANDBOX] = "1"
+try:
+    print(json.dumps(run_probe(Path(sys.argv[1]), MappingTree({})).state))
+except ProbeFailed as error:
+    print(json.dumps([error.exit_code, error.what]))
+"""
+
+
+def without(*refused: str) -> Any:
+    """For a child: a kernel that has no such calls, as a container's own filter leaves it."""
+    numbers = {
+        "x86_64": {"unshare": 272, "chroot": 161, "landlock": 444},
+        "aarch64": {"unshare": 97, "chroot": 51, "landlock": 444},
+    }[platform.machine()]
+    prctl = {"x86_64": 157, "aarch64": 167}[platform.machine()]
+
+    def filter_them() -> None:
+        import ctypes
+
+        make = seccomp._instruction
+        code = [make(0x20, 0)]
+        for name in refused:
+            if name == SECCOMP:  # prctl(PR_SET_SECCOMP), by its first argument
+                code += [make(0x15, prctl, no=4), make(0x20, 16), make(0x15, 22, no=1)]
+                code += [make(0x06, 0x00050000 | errno.EPERM), make(0x20, 0)]
+            else:
+                code += [make(0x15, numbers[name], no=1), make(0x06, 0x00050000 | errno.EPERM)]
+        code.append(make(0x06, 0x7FFF0000))
+        held = ctypes.create_string_buffer(b"".join(code), 8 * len(code))
+        described = struct.pack("@HP", len(code), ctypes.addressof(held))
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.prctl(38, 1, 0, 0, 0) == 0
+        assert libc.prctl(22, 2, ctypes.c_char_p(described), 0, 0) == 0
+
+    return filter_them
+
+
+def test_this_machine_gives_the_filter() -> None:
+    found = run(LIMITS)
+    assert set(found) <= set(FULL)
+    assert SECCOMP in found
+
+
+def test_a_container_without_privileges_still_filters() -> None:
+    """The weakest machine that is supported: no namespaces, no chroot, no Landlock."""
+    found = run(LIMITS, before=without("unshare", "chroot", "landlock"))
+    assert not {"namespaces", "empty root", "landlock"} & set(found)
+    assert SECCOMP in found
+
+
+def test_less_is_refused_where_more_is_required(tmp_path: Path) -> None:
+    probe = tmp_path / "x.py"
+    probe.write_text("from builder.probe.harness import *\ndef probe(tree): return fixed('x')\n")
+    assert run(REQUIRED, str(probe)) == "fixed"
+    code, what = run(REQUIRED, str(probe), before=without(SECCOMP))
+    assert code == 7
+    assert "cannot keep a probe from reaching out" in what
+    assert SECCOMP not in run(LIMITS, before=without(SECCOMP))
