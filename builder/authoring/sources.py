@@ -204,9 +204,9 @@ def _only_diff(lines: Sequence[bytes], start: int, name: str) -> bytes:
         is_header = line.startswith((b"diff --git ", *GIT_HEADERS))
         in_header = number not in inside and (in_header or is_header)
         is_binary = line.startswith(b"GIT binary patch") or (is_binary and not is_header)
-        if number in inside or is_header or not line.strip():
+        if number in inside or is_header or is_binary or not line.strip():
             kept.append(line)
-        elif not is_binary and (in_header or not _is_index_line(line)):
+        elif in_header or not _is_index_line(line):
             raise InvalidInput(
                 "patch has text that belongs to no hunk",
                 where=f"{where}, line {number + 1}",
