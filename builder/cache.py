@@ -25,6 +25,7 @@ KINDS = {
     "series.git": "patched trees as git objects",
     "images.git": "sources of images as git objects",
     "probes": "answers of probes",
+    "evidence": "what was found of series on other releases",
     "lint": "what lint found to be in order",
     "soundness": "patched files found to be in order",
 }

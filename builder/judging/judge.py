@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from builder.errors import InvalidInput
@@ -19,7 +20,8 @@ from builder.judging.evidence import Behaviour, Dependency, Evidence, History, L
 from builder.judging.hangs import hanging_on
 from builder.judging.history import Range, bisect, by_releases, commits_between, pickaxe
 from builder.judging.landed import Log, landed, requests_of
-from builder.judging.scratch import open_scratch
+from builder.judging.remembered import Asked, Found, Remembered
+from builder.judging.scratch import Scratch, open_scratch
 from builder.judging.target import Target
 from builder.judging.text import MergedSeries, merge_series
 from builder.judging.verdict import Verdict, decide, with_flaws, with_landed
@@ -89,7 +91,6 @@ class Report:
     subject: Subject
     targets: tuple[Target, ...]
     judgements: tuple[Judgement, ...]
-    merged: Mapping[str, MergedSeries]
 
     def of(self, patch: str, target: str) -> Judgement:
         """The judgement of one patch on one target."""
@@ -98,6 +99,12 @@ class Report:
     def on(self, target: str) -> list[Judgement]:
         """The judgements on one target, in the series' order."""
         return [judgement for judgement in self.judgements if judgement.target == target]
+
+    def merge(self, target: str) -> MergedSeries:
+        """The series merged into a target, for who carries it there."""
+        (found,) = (one for one in self.targets if one.name == target)
+        with open_scratch() as scratch:
+            return _merged(self.subject, found, scratch)
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""
@@ -141,21 +148,53 @@ def judge(
     Raises:
         Unavailable: git fails, or a partial clone has to fetch a file and cannot.
     """
-    say(f"asking {len(subject.series.patches)} patches of {subject.series.name} on the pin")
-    pinned = pristine_tree(subject.pin)
-    with Witness(probes, cache, timeout=timeout) as witness:
-        with_probe = [patch.name for patch in subject.series.patches if witness.has_probe(patch.name)]
-        asked = {name: witness.ask(name, pinned) for name in with_probe}
-    pins = read_pins(pinned)
     checker = Checker(cache)
-    bench = _Bench(subject, probes, cache, asked, pins, frozenset(accept_text), timeout, checker)
+    remembered = Remembered(cache / "evidence", subject.series, subject.drop, subject.pin, probes)
+    pin = _Pin(subject, probes, cache, timeout)
+    bench = _Bench(subject, probes, cache, pin, remembered, frozenset(accept_text), timeout, checker)
     say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
     checker.save()
-    judgements = tuple(bench.read_together([judgement for column, _ in columns for judgement in column]))
-    merged = {target.name: series for target, (_, series) in zip(targets, columns, strict=True)}
-    return Report(subject, tuple(targets), _with_releases(judgements, subject, asked, known), merged)
+    judgements = bench.read_together([judgement for column in columns for judgement in column])
+    return Report(subject, tuple(targets), _with_releases(judgements, subject, known))
+
+
+def _merged(subject: Subject, target: Target, scratch: Scratch) -> MergedSeries:
+    return merge_series(subject.series, subject.pin, target.upstream, scratch, drop=subject.drop)
+
+
+class _Pin:
+    """What is asked of the pin, once, when the first target wants it."""
+
+    def __init__(self, subject: Subject, probes: Path, cache: Path, timeout: float | None) -> None:
+        self._subject = subject
+        self._witness = partial(Witness, probes, cache, timeout=timeout)
+        self._lock = Lock()
+
+    def answer(self, name: str) -> Answer:
+        """What a patch's probe says of the pin."""
+        with self._lock:
+            return self._answers[name]
+
+    def versions(self) -> dict[str, Pin]:
+        """The versions of other packages that the pin asks for."""
+        with self._lock:
+            return self._versions
+
+    @cached_property
+    def _answers(self) -> dict[str, Answer]:
+        names = [patch.name for patch in self._subject.series.patches]
+        with self._witness() as witness:
+            return {name: witness.ask(name, self._tree) for name in names if witness.has_probe(name)}
+
+    @cached_property
+    def _versions(self) -> dict[str, Pin]:
+        return read_pins(self._tree)
+
+    @cached_property
+    def _tree(self) -> GitTree:
+        return pristine_tree(self._subject.pin)
 
 
 @dataclass(frozen=True)
@@ -165,22 +204,19 @@ class _Bench:
     subject: Subject
     probes: Path
     cache: Path
-    on_pin: Mapping[str, Answer]
-    pins: Mapping[str, Pin]
+    pin: _Pin
+    remembered: Remembered
     accept_text: frozenset[str]
     timeout: float | None
     checker: Checker
 
-    def judge(self, target: Target) -> tuple[list[Judgement], MergedSeries]:
+    def judge(self, target: Target) -> list[Judgement]:
         """Every patch on one target."""
         with ExitStack() as stack:
-            scratch = stack.enter_context(open_scratch())
             witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
-            tree = pristine_tree(target.upstream)
-            subject = self.subject
-            merged = merge_series(subject.series, subject.pin, target.upstream, scratch, drop=subject.drop)
-            case = _Case(self, target, witness, tree, merged)
-            return [case.judge(patch) for patch in subject.series.patches], merged
+            case = _Case(self, target, witness, stack)
+            found = case.find()
+            return [case.judge(patch, found[patch.name]) for patch in self.subject.series.patches]
 
     def read_together(self, judgements: Sequence[Judgement]) -> list[Judgement]:
         """The judgements, where there is no probe with what earlier releases say of later ones."""
@@ -211,57 +247,82 @@ class _Case:
     bench: _Bench
     target: Target
     witness: Witness
-    tree: Tree
-    merged: MergedSeries
+    stack: ExitStack
 
-    def judge(self, patch: Patch) -> Judgement:
-        text = self.merged.evidence[patch.name]
-        behaviour = self._behaviour(patch.name, text)
-        dependencies: tuple[Dependency, ...] = ()
-        rolled_back: Answer | None = None
-        if behaviour is not None and behaviour.pristine.pins:
-            dependencies = compare_pins(behaviour.pristine.pins, dict(self.bench.pins), read_pins(self.tree))
-            rolled_back = self._rolled_back(patch.name, behaviour, dependencies)
+    def find(self) -> dict[str, Found]:
+        """What the sources say of every patch; as far as it is not remembered, it is asked."""
+        patches, remembered = self.bench.subject.series.patches, self.bench.remembered
+        known = remembered.get(self.target.upstream) or {}
+        found = {patch.name: self._found(patch, known.get(patch.name)) for patch in patches}
+        if any(found[name] != known.get(name) and found[name].is_certain for name in found):
+            remembered.put(self.target.upstream, found)
+        return found
+
+    def _found(self, patch: Patch, known: Found | None) -> Found:
+        if known is not None and known.asked is not None:
+            return known
+        text = known.text if known else self._merged.evidence[patch.name]
+        asked = self._ask(patch.name, text)
+        needless = asked.behaviour is not None and asked.behaviour.pristine.state in ("fixed", "absent")
+        flaws = known.flaws if known else self._flaws(patch) if text.carried and not needless else ()
+        return Found(text, flaws, asked)
+
+    def judge(self, patch: Patch, found: Found) -> Judgement:
+        """The verdict on one patch."""
+        text, asked = found.text, found.asked or Asked()
         verdict = decide(
             text,
-            behaviour,
-            dependencies,
-            rolled_back=rolled_back,
+            asked.behaviour,
+            asked.dependencies,
+            rolled_back=asked.rolled_back,
             without_probe=says_no_probe(patch),
             accepted=patch.name in self.bench.accept_text,
         )
-        flaws = self._flaws(patch) if text.carried and not verdict.retirable else ()
-        verdict = with_flaws(verdict, text, flaws)
+        verdict = with_flaws(verdict, text, found.flaws)
         verdict = _with_deadline(verdict, patch, self.target.name)
-        history = self._history(patch, behaviour) if verdict.retirable else None
-        evidence = Evidence(text, behaviour, dependencies, history, self._landed(patch), flaws)
+        history = self._history(patch, asked.behaviour) if verdict.retirable else None
+        landed_there = self._landed(patch)
+        evidence = Evidence(text, asked.behaviour, asked.dependencies, history, landed_there, found.flaws)
         verdict = with_landed(verdict, evidence)
         return Judgement(patch.name, self.target.name, verdict, evidence)
+
+    @cached_property
+    def _tree(self) -> GitTree:
+        return pristine_tree(self.target.upstream)
+
+    @cached_property
+    def _merged(self) -> MergedSeries:
+        return _merged(self.bench.subject, self.target, self.stack.enter_context(open_scratch()))
 
     def _flaws(self, patch: Patch) -> tuple[Flaw, ...]:
         """What the patch breaks in the target with those before it."""
         state: dict[str, SourceFile | None] = {}
-        for step in self.merged.steps:
+        for step in self._merged.steps:
             if step.name == patch.name:
                 before, after = {**state, **step.before}, {**state, **step.after}
-                sound = self.bench.checker.check(before, after, self.tree)
+                sound = self.bench.checker.check(before, after, self._tree)
                 return without(sound.flaws, patch.allows)
             state |= step.after
         return ()
 
-    def _behaviour(self, name: str, text: TextEvidence) -> Behaviour | None:
-        if name not in self.bench.on_pin:
-            return None
-        pristine = self.witness.ask(name, self.tree)
+    def _ask(self, name: str, text: TextEvidence) -> Asked:
+        """What the patch's probe says of the pin, the target, and the target with the patch."""
+        if not self.witness.has_probe(name):
+            return Asked()
+        pristine = self.witness.ask(name, self._tree)
         carried = None
         if text.carried and pristine.state not in ("fixed", "absent"):
             carried = self.witness.ask(name, self._carried)
-        return Behaviour(self.bench.on_pin[name], pristine, carried)
+        behaviour = Behaviour(self.bench.pin.answer(name), pristine, carried)
+        if not pristine.pins:
+            return Asked(behaviour)
+        dependencies = compare_pins(pristine.pins, self.bench.pin.versions(), read_pins(self._tree))
+        return Asked(behaviour, dependencies, self._rolled_back(name, behaviour, dependencies))
 
     @cached_property
     def _carried(self) -> Tree:
-        changed = {path: None if file is None else file.data for path, file in self.merged.changed.items()}
-        return MappingTree(changed, under=self.tree)
+        changed = {path: None if file is None else file.data for path, file in self._merged.changed.items()}
+        return MappingTree(changed, under=self._tree)
 
     def _rolled_back(
         self, name: str, behaviour: Behaviour, dependencies: tuple[Dependency, ...]
@@ -270,7 +331,7 @@ class _Case:
         changed = [d for d in dependencies if d.changed and d.pinned is not None and d.target is not None]
         if behaviour.pristine.state != "fixed" or not changed:
             return None
-        return self.witness.ask(name, with_pins(self.tree, changed))
+        return self.witness.ask(name, with_pins(self._tree, changed))
 
     def _history(self, patch: Patch, behaviour: Behaviour | None) -> History | None:
         span = self._span
@@ -392,7 +453,7 @@ def _with_deadline(verdict: Verdict, patch: Patch, target: str) -> Verdict:
 
 
 def _with_releases(
-    judgements: Sequence[Judgement], subject: Subject, on_pin: Mapping[str, Answer], known: Sequence[str]
+    judgements: Sequence[Judgement], subject: Subject, known: Sequence[str]
 ) -> tuple[Judgement, ...]:
     """The judgements with the first release that needs the patch no more, where no commit was found."""
     asked: dict[str, list[tuple[str, bool]]] = {}
@@ -404,8 +465,9 @@ def _with_releases(
         evidence = judgement.evidence
         if judgement.verdict.retirable and evidence.history is None and judgement.target in known:
             rows = asked[judgement.patch]
-            if judgement.patch in on_pin and subject.release not in dict(rows):
-                rows = [(subject.release, on_pin[judgement.patch].state in ("fixed", "absent")), *rows]
+            behaviour = evidence.behaviour
+            if behaviour is not None and subject.release not in dict(rows):
+                rows = [(subject.release, behaviour.pin.state in ("fixed", "absent")), *rows]
             history = by_releases(rows, subject.release, known)
             judgement = replace(judgement, evidence=replace(evidence, history=history))
         found.append(judgement)

@@ -165,13 +165,13 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
         if found.patch in retired and found.verdict.word not in TAKEN_BY_UPSTREAM
     ]
     say("making a work tree")
-    reports = report.merged[target.name].applied.reports
+    merged = report.merge(target.name)
     url = None if settings.url is None else absolute_address(settings.url)
     asked: dict[str, Any] = dict(vars(settings)) | {"series": series, "url": url}
     to_rework = [found.patch for found in found_there if found.verdict.word in NEEDS_A_PERSON]
     tree = WorkTree.create(
-        work, subject.pin, target.upstream, reports, keep, asked, retired, to_rework, needless,
-        {step.name: step.there for step in report.merged[target.name].steps if step.there},
+        work, subject.pin, target.upstream, merged.applied.reports, keep, asked, retired, to_rework, needless,
+        {step.name: step.there for step in merged.steps if step.there},
     )  # fmt: skip
     return _go_on(tree, home, cache, say)
 

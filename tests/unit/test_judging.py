@@ -465,7 +465,7 @@ def test_crlf_and_bytes_that_are_no_text_survive(lab: Lab) -> None:
     patch = lab.patch("p0", pin, {DEMO: before.replace(b"last", b"end")})
     lab.commit({DEMO: b"# first\r\n" + before}, tag="v1.1.0")
     report = lab.judge(pin, [patch], "v1.1.0", history=False)
-    changed = report.merged["v1.1.0"].changed[DEMO]
+    changed = report.merge("v1.1.0").changed[DEMO]
     assert changed is not None
     assert changed.data == b"# first\r\n" + before.replace(b"last", b"end")
 

@@ -177,7 +177,7 @@ def test_one_hunk_there_and_one_needed_is_partial_and_only_the_rest_is_carried(l
     found = report.of("p0", "v1.1.0")
     assert found.verdict.word == "partial", found.verdict.why
     assert [hunk.state for hunk in found.evidence.text.hunks] == ["present", "carries"]
-    carried = report.merged["v1.1.0"].changed[DEMO]
+    carried = report.merge("v1.1.0").changed[DEMO]
     assert carried is not None
     assert carried.data.count(b"is_ready") == 1
     assert carried.data.count(b"count_work") == 1

@@ -1,0 +1,179 @@
+"""What the sources alone say of a series on a target, kept in the user's cache.
+
+Text, behaviour and what a patch breaks follow from the patches, the pin's sources, the target's sources, the
+probes and this program. An entry is named after all of them and holds a checksum over name and content:
+what is damaged or was put in another's place is made again. Verdicts are not kept: they are weighed anew each
+time, with what repositories and people say.
+
+An answer ``unknown`` is not kept: a slow machine can be its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from builder.judging.evidence import Behaviour, Dependency, TextEvidence
+from builder.probe.harness import Answer
+from builder.probe.run import read_probe
+from builder.series import Series
+from builder.soundness.check import Flaw
+from builder.upstream import Upstream
+from builder.wholefile import write_whole
+
+_PACKAGE = Path(__file__).parent.parent
+# All that decides what is found: another version of it finds it anew.
+_ALGORITHM = ("judging", "soundness", "probe", ".")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a patch's probe says, and the dependencies that its answer hangs on (see :func:`decide`)."""
+
+    behaviour: Behaviour | None = None
+    dependencies: tuple[Dependency, ...] = ()
+    rolled_back: Answer | None = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no probe answered ``unknown``."""
+        found = self.behaviour
+        answers = (found.pin, found.pristine, found.carried) if found else ()
+        return all(a is None or a.state != "unknown" for a in (*answers, self.rolled_back))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the sources say of one patch on one target; ``asked`` is None where that has to be asked anew."""
+
+    text: TextEvidence
+    flaws: tuple[Flaw, ...]
+    asked: Asked | None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no probe answered ``unknown``."""
+        return self.asked is None or self.asked.is_certain
+
+
+class Remembered:
+    """What was found for one series.
+
+    Args:
+        directory: where entries are kept; made when the first is written.
+        series: the patches.
+        drop: patterns of files that are left out of every patch.
+        pin: the sources that the series was cut for.
+        probes: ``patches/probes``.
+    """
+
+    def __init__(
+        self, directory: Path, series: Series, drop: Sequence[str], pin: Upstream, probes: Path
+    ) -> None:
+        self._directory = directory
+        self._names = [patch.name for patch in series.patches]
+        files = [probes / f"{name}.py" for name in self._names]
+        parts = [_algorithm(), sys.version, *drop, _identity(pin)]
+        parts += [f"{patch.name} {_sha256(patch.data)}" for patch in series.patches]
+        parts += [f"{path.name} {_sha256(read_probe(path))}" for path in files if path.is_file()]
+        self._series = _sha256("\n".join(parts).encode("utf-8", "surrogateescape"))
+
+    def get(self, target: Upstream) -> dict[str, Found] | None:
+        """What is known of every patch on a target; None where nothing is, or it cannot be believed."""
+        key = self._key(target)
+        try:
+            said, _, body = (self._directory / key).read_bytes().partition(b"\n")
+            if said.decode("ascii") != _checksum(key, body):
+                return None
+            rows = _decoded(dict[str, Found], json.loads(body))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return rows if list(rows) == self._names else None
+
+    def put(self, target: Upstream, found: Mapping[str, Found]) -> None:
+        """Keep what was found, whole or not at all."""
+        key = self._key(target)
+        rows = {name: asdict(row) for name, row in found.items()}
+        for name, row in found.items():
+            if not row.is_certain:
+                rows[name]["asked"] = None
+        body = json.dumps(rows, separators=(",", ":")).encode()
+        write_whole(self._directory / key, f"{_checksum(key, body)}\n".encode() + body)
+
+    def _key(self, target: Upstream) -> str:
+        return _sha256(f"{self._series}\n{_identity(target)}".encode())
+
+
+def _identity(upstream: Upstream) -> str:
+    """Names an upstream's sources, to the byte."""
+    return " ".join(f"{mount.prefix}:{mount.commit}" for mount in upstream.mounts)
+
+
+@cache
+def _algorithm() -> str:
+    """Names this program, and the git that merges for it."""
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(path.read_bytes())
+    if git := shutil.which("git"):
+        about = os.stat(git)  # noqa: PTH116
+        digest.update(f"{git} {about.st_size} {about.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterable[Path]:
+    return (path for below in _ALGORITHM for path in sorted((_PACKAGE / below).glob("*.py")))
+
+
+def _checksum(key: str, body: bytes) -> str:
+    return _sha256(f"{key}\n".encode() + body)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- values from JSON ---------------------------------------------------------------------------------------
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    """A value of a type as ``json`` gives it: dataclasses, tuples, mappings, literals and plain values.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = _hints(kind)
+        return kind(**{field.name: _decoded(hints[field.name], value[field.name]) for field in fields(kind)})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError("no list")
+        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        return tuple(_decoded(one, item) for one, item in zip(kinds, value, strict=True))
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"not one of {arguments}")
+        return value
+    if origin is not None and len(arguments) == 2 and NoneType not in arguments:
+        return {str(key): _decoded(arguments[1], item) for key, item in value.items()}
+    if NoneType in arguments:
+        (inner,) = (one for one in arguments if one is not NoneType)
+        return None if value is None else _decoded(inner, value)
+    if not isinstance(value, kind):
+        raise TypeError(f"no {kind}")
+    return value
