@@ -15,9 +15,10 @@ from typing import Any
 from builder import __version__
 from builder.apply import AppliedSeries
 from builder.base import Base, DirectoryFact, Facts
+from builder.claims import contradictions
 from builder.dockerfile import Recipe, parse_dockerfile
 from builder.errors import InvalidInput
-from builder.image.append import append, timestamp
+from builder.image.append import append, labels_of, timestamp
 from builder.image.layer import (
     Layer,
     LayerDirectory,
@@ -35,12 +36,14 @@ from builder.manifest import (
     BaseRecord,
     Manifest,
     OverlayRecord,
+    RequirementRecord,
     RootRecord,
     UpstreamRecord,
     as_text,
     patch_record,
     skipped_record,
 )
+from builder.requirements import Requirement, facts_of
 from builder.source import SourceFile
 from builder.spec import Spec
 from builder.template import render_template
@@ -95,6 +98,7 @@ def make_plan(
     *,
     template: Path,
     probes: Mapping[str, str],
+    requirements: Sequence[Requirement],
     created: int,
 ) -> Plan:
     """Plan an image.
@@ -105,6 +109,7 @@ def make_plan(
         base, facts: the base; its pre-images were checked.
         template: ``Dockerfile.in``.
         probes: what each patch's probe said, by patch.
+        requirements: what is demanded of the base; it was checked.
         created: the time of everything new, in seconds since 1970.
 
     Raises:
@@ -113,7 +118,7 @@ def make_plan(
     files = _post_images(applied, facts)
     modes = {path: f"{file.mode:04o}" for path, file in files.items()}
     image_paths = {path: "/" + fact.image_path for path, fact in facts.files.items()}
-    manifest = _manifest(spec, applied, base, facts, probes, image_paths, modes)
+    manifest = _manifest(spec, applied, base, facts, probes, requirements, image_paths, modes)
     record = _context_file(MANIFEST_PATH.lstrip("/"), manifest.as_bytes(), 0o644, 0, 0)
     empty = [_context_file(path, b"", fact.mode, fact.uid, fact.gid) for path, fact in facts.bytecode.items()]
     baked = tuple(sorted([*files.values(), *empty, record], key=lambda file: file.image_path))
@@ -198,6 +203,16 @@ def tag_values(spec: Spec, patchset: str) -> dict[str, str]:
 def engine_name(spec: Spec) -> str:
     """What an overlay's images are called in a Docker Engine: as the base's repository, without its owner."""
     return spec.base.image.rpartition("/")[2].partition(":")[0]
+
+
+def required_label(manifest: Manifest) -> str:
+    """What was demanded of the base, as a label says it: ``cuda>=13.0 tilelang<0.1.13,>=0.1.10``."""
+    return " ".join(dict.fromkeys(f"{one.name}{one.specifier}" for one in manifest.requires))
+
+
+def notes_label(manifest: Manifest) -> str:
+    """Where the base's own word is not the pin's, as a label holds it: a JSON list."""
+    return json.dumps(manifest.base.notes, separators=(",", ":"))
 
 
 def inputs_digest(spec: Spec, patchset: str, base_digest: str, template: Path) -> str:
@@ -307,6 +322,7 @@ def _manifest(
     base: Base,
     facts: Facts,
     probes: Mapping[str, str],
+    requirements: Sequence[Requirement],
     image_paths: dict[str, str],
     modes: dict[str, str],
 ) -> Manifest:
@@ -318,7 +334,11 @@ def _manifest(
         tool=f"sglang-overlay {__version__}",
         overlay=OverlayRecord(name=spec.name, version=spec.version, summary=spec.summary),
         base=BaseRecord(
-            ref=base.name, index=base.index, digest=base.manifest.digest, platform=str(base.platform)
+            ref=base.name,
+            index=base.index,
+            digest=base.manifest.digest,
+            platform=str(base.platform),
+            notes=contradictions(labels_of(base.config), facts.roots, spec.upstream),
         ),
         upstream=UpstreamRecord(
             repository=spec.upstream.repository,
@@ -333,6 +353,11 @@ def _manifest(
                 path=r.path, image_path="/" + r.image_path, distribution=r.distribution, version=r.version
             )
             for r in facts.roots
+        ),
+        hardware=spec.hardware,
+        requires=tuple(
+            RequirementRecord(**facts_of(one, facts.installed) | {"found": str(facts.installed[one.name])})
+            for one in requirements
         ),
         patches=tuple(
             patch_record(
@@ -369,6 +394,10 @@ def _labels(
         labels[f"{OCI}.revision"] = spec.upstream.commit
     if spec.hardware:
         labels[f"{LABEL}.hardware"] = " ".join(spec.hardware)
+    if manifest.requires:
+        labels[f"{LABEL}.requires"] = required_label(manifest)
+    if manifest.base.notes:
+        labels[f"{LABEL}.notes"] = notes_label(manifest)
     if spec.arguments:
         labels[f"{LABEL}.arguments"] = json.dumps(spec.arguments, sort_keys=True, separators=(",", ":"))
     return dict(sorted(labels.items()))

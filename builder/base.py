@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -30,6 +30,7 @@ from builder.image.append import (
     depth_warning,
     diff_ids,
     environment_of,
+    labels_of,
     platform_of,
     working_dir_of,
 )
@@ -44,6 +45,10 @@ from builder.spec import BaseSpec, SourcePath, Spec
 if TYPE_CHECKING:
     from builder.image.layerindex import LayerIndex
     from builder.image.rootfs import RootFS
+
+OVERLAY_LABEL = "dev.sglang-overlay.name"
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 # What reads layers is imported where it is used: a build on a locked base reads none.
 
@@ -137,6 +142,7 @@ class Facts:
         bytecode: compiled files of modules that will be patched, by path in the image.
         warnings: what a person should know, such as a second copy of SGLang.
         layers: digests of the blobs that say so, lowest first.
+        installed: versions of what is demanded, ``cuda`` among it; None for what is not there.
     """
 
     python: str | None
@@ -146,6 +152,7 @@ class Facts:
     bytecode: Mapping[BytecodePath, FileFact]
     warnings: tuple[str, ...] = ()
     layers: tuple[Digest, ...] = ()
+    installed: Mapping[str, str | None] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """For the lock."""
@@ -160,14 +167,21 @@ class Facts:
         except ValidationError:
             return None
 
-    def answer(self, layers: Sequence[str], paths: Collection[str], roots: Mapping[str, str]) -> bool:
-        """Whether these are the facts of these layers and paths alone, with the roots as the spec has them.
+    def answer(
+        self,
+        layers: Sequence[str],
+        paths: Collection[str],
+        roots: Mapping[str, str],
+        demanded: Collection[str] = (),
+    ) -> bool:
+        """Whether these are the facts of these layers, paths and distributions alone, with the spec's roots.
 
         Facts of more paths would bring along the bytecode of modules that are not patched any more. Facts
         that put a file elsewhere than below its root, or empty the bytecode of other modules, are no answer.
         """
         asked = {root.path: root.asked for root in self.roots}
         is_asked = self.files.keys() == set(paths) and asked == dict(roots)
+        is_asked = is_asked and self.installed.keys() == set(demanded)
         return is_asked and self.layers == tuple(layers) and self._hang_together()
 
     def _hang_together(self) -> bool:
@@ -389,6 +403,7 @@ def lookup_facts(
     cache: Path,
     roots: Mapping[str, str],
     beside: Collection[str] = (),
+    demanded: Collection[str] = (),
     progress: ByteProgress,
 ) -> Facts:
     """Look up every path in the base: in what is known of it already, else in its layers.
@@ -400,6 +415,7 @@ def lookup_facts(
         cache: where layer indexes are kept.
         roots: upstream path → path in the image or ``auto``, from the spec.
         beside: paths in the image that are written beside these files.
+        demanded: distributions whose versions are asked for, by normalised name; ``cuda`` among them.
         progress: makes a byte counter for a layer that is read.
 
     Raises:
@@ -409,11 +425,21 @@ def lookup_facts(
     for path in paths:
         _root_of(path, roots)
     layers = [layer.digest for layer in base_layers(base.manifest)]
-    if known is not None and known.answer(layers, paths, roots):
+    if known is not None and known.answer(layers, paths, roots, demanded):
         return known
     from builder.image.rootfs import RootFS
 
-    return _read_facts(base, paths, RootFS(layer_indexes(base, cache, progress)), roots, beside)
+    fs = RootFS(layer_indexes(base, cache, progress))
+    facts = _read_facts(base, paths, fs, roots, beside)
+    return _with_installed(facts, base, fs, demanded) if demanded else facts
+
+
+def _with_installed(facts: Facts, base: Base, fs: RootFS, demanded: Collection[str]) -> Facts:
+    from builder.installed import find_installed
+
+    environment, working_dir = environment_of(base.config), working_dir_of(base.config)
+    installed, notes = find_installed(fs, demanded, environment, working_dir=working_dir)
+    return replace(facts, installed=installed, warnings=(*facts.warnings, *notes))
 
 
 def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[LayerIndex]:
@@ -442,17 +468,25 @@ def wrong_files(facts: Facts, before: Mapping[str, SourceFile | None]) -> list[s
 
 
 def check_pre_images(
-    base: Base, facts: Facts, before: Mapping[str, SourceFile | None], *, cache: Path, progress: ByteProgress
+    base: Base,
+    facts: Facts,
+    before: Mapping[str, SourceFile | None],
+    after: Mapping[str, SourceFile | None],
+    *,
+    cache: Path,
+    progress: ByteProgress,
 ) -> None:
     """Every file to be patched must be, in the base, the pinned pre-image.
 
     Args:
         base, facts: the base, and what is known of it.
         before: the touched files of the pinned upstream; None where there is none.
-        cache, progress: to read a differing file for the diff that is shown.
+        after: the same with the series applied.
+        cache, progress: as in :func:`lookup_facts`.
 
     Raises:
-        ImageMismatch: naming each file, the expected and the found blob, and showing the diff.
+        ImageMismatch: naming each file, the expected and the found blob, and showing the diff; it says so
+            where the base has the series already, or differs in line endings alone.
     """
     wrong = wrong_files(facts, before)
     if not wrong:
@@ -460,17 +494,17 @@ def check_pre_images(
     found = _read_back(
         base, [facts.files[path].image_path for path in wrong if facts.files[path].blob], cache, progress
     )
-    shown = [_difference(path, facts.files[path], before[path], found) for path in wrong]
+    kinds = {path: _kind(facts.files[path], before[path], after.get(path), found) for path in wrong}
+    shown = [_difference(path, facts.files[path], before[path], kinds[path], found) for path in wrong]
     first = wrong[0]
     source = before[first]
+    what, hint = _in_short(base, set(kinds.values()), len(wrong))
     raise ImageMismatch(
-        f"{len(wrong)} file{'s' * (len(wrong) > 1)} of the base "
-        + ("is" if len(wrong) == 1 else "are")
-        + " not what the series was made for; nothing was written",
+        f"{what}; nothing was written",
         where=f"{base.name}@{base.manifest.digest[:19]}…: /{facts.files[first].image_path} ({first})",
         expected=f"blob {source.blob}" if source else "no such file",
         found=f"blob {facts.files[first].blob}" if facts.files[first].blob else "no such file",
-        hint="take the base of the overlay's own release, or carry the series over: overlay rebase",
+        hint=hint,
         details="\n".join(shown),
         facts={
             "files": [
@@ -479,10 +513,64 @@ def check_pre_images(
                     "image_path": "/" + facts.files[path].image_path,
                     "expected": None if (wanted := before[path]) is None else wanted.blob,
                     "found": facts.files[path].blob,
+                    "kind": kinds[path],
                 }
                 for path in wrong
             ]
         },
+    )
+
+
+# How a file of the base is another than the pinned one, as the details say it.
+Kind = Literal["other", "patched", "line-endings", "last-newline"]
+_KINDS: Mapping[Kind, str] = {
+    "patched": "what the series makes of it: the base has the patches of this file already",
+    "line-endings": "the same but for its line endings (CRLF)",
+    "last-newline": "the same but for the newline at its end",
+}
+
+
+def _kind(
+    fact: FileFact, source: SourceFile | None, patched: SourceFile | None, found: Mapping[str, bytes]
+) -> Kind:
+    if fact.blob == (patched and patched.blob):
+        return "patched"
+    there = found.get(fact.image_path)
+    if there is None or source is None:
+        return "other"
+    if there.rstrip(b"\r\n") == source.data.rstrip(b"\r\n"):
+        return "last-newline"
+    unix, wanted = (data.replace(b"\r\n", b"\n").rstrip(b"\n") for data in (there, source.data))
+    return "line-endings" if unix == wanted else "other"
+
+
+def _in_short(base: Base, kinds: Collection[Kind], count: int) -> tuple[str, str]:
+    """What is wrong with a base's files, and what to do."""
+    labels = labels_of(base.config)
+    files = f"{count} file{'s' * (count > 1)} of the base"
+    if held := labels.get(OVERLAY_LABEL):
+        below = f"{labels.get(BASE_NAME, base.name)}@{labels.get(BASE_DIGEST, 'sha256:…')}"
+        return (
+            f"the base is an image that holds the overlay {held} already: {files} "
+            f"{'is' if count == 1 else 'are'} not the pinned source",
+            f"build on what that one was built on: --base {below}",
+        )
+    if kinds == {"patched"}:
+        return (
+            f"the base has it already: {files} {'is' if count == 1 else 'are'} what the series makes of "
+            f"{'it' if count == 1 else 'them'}",
+            "overlay verify tells an image of overlay's; of any other base, leave out what it has "
+            "(patches.except), or take the release as it was published",
+        )
+    for kind in ("line-endings", "last-newline"):
+        if kinds == {kind}:
+            return (
+                f"{files} {'is' if count == 1 else 'are'} {_KINDS[kind]}",
+                "a checkout or an editor rewrote them: take a base that has the release's own bytes",
+            )
+    return (
+        f"{files} {'is' if count == 1 else 'are'} not what the series was made for",
+        "take the base of the overlay's own release, or carry the series over: overlay rebase",
     )
 
 
@@ -619,11 +707,15 @@ def _read_back(
     return found
 
 
-def _difference(path: str, fact: FileFact, source: SourceFile | None, found: Mapping[str, bytes]) -> str:
+def _difference(
+    path: str, fact: FileFact, source: SourceFile | None, kind: Kind, found: Mapping[str, bytes]
+) -> str:
     """One differing file, as a diff from the pinned upstream to the image, cut to a readable length."""
     expected = source.blob if source else "no such file"
     found_blob = fact.blob or "no such file"
     head = f"{path}\n  in the image: /{fact.image_path}\n  expected {expected}\n  found    {found_blob}"
+    if kind in _KINDS:
+        return f"{head}\n  it is {_KINDS[kind]}"
     there = found.get(fact.image_path)
     if source is None or there is None:
         return head

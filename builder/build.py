@@ -39,6 +39,7 @@ from builder.manifest import MANIFEST_PATH
 from builder.pinning import pinned
 from builder.probe.matrix import probe_series
 from builder.probe.sources import patched_tree, pristine_tree
+from builder.requirements import check_installed, requirements_of, unmet
 from builder.root import Root
 from builder.series import Series, check_reaches, chosen_series
 from builder.soundness.check import Checker
@@ -299,8 +300,9 @@ def plan_images(
 def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteProgress) -> Plan:
     entry = lock.bases.get(base.manifest.digest)
     known = Facts.from_json(entry) if entry is not None else None
-    before = patched.applied.before
-    if known is not None and wrong_files(known, before):
+    before, series = patched.applied.before, patched.applied.series
+    requirements = requirements_of(series.patches, patched.spec.requires)
+    if known is not None and (wrong_files(known, before) or unmet(requirements, known.installed)):
         known = None  # a base is refused by what its own layers say, not by what a lock says of it
     facts = lookup_facts(
         base,
@@ -309,9 +311,11 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
         cache=cache,
         roots=patched.spec.base.roots,
         beside=[MANIFEST_PATH],
+        demanded={one.name for one in requirements},
         progress=progress,
     )
-    check_pre_images(base, facts, before, cache=cache, progress=progress)
+    check_pre_images(base, facts, before, patched.applied.after, cache=cache, progress=progress)
+    check_installed(requirements, facts.installed, where=base.reference)
     return make_plan(
         patched.spec,
         patched.applied,
@@ -319,6 +323,7 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
         facts,
         template=patched.template,
         probes=patched.probes,
+        requirements=requirements,
         created=creation_time(patched.spec),
     )
 
@@ -396,6 +401,8 @@ def finish(planned: Planned, built: Built, *, documents: bool, key: SigningKey |
 
 def report_of(planned: Planned, built: Built | None) -> Report:
     """What is said of a build; of one that a Docker Engine bakes, or none, what was planned."""
+    patched = planned.patched
+    notes = [*patched.notes, *hardware_notes(patched.applied.series, patched.spec.hardware)]
     images = []
     baked = {image.plan.base.manifest.digest: image for image in built.images} if built else {}
     for plan in planned.plans:
@@ -405,10 +412,9 @@ def report_of(planned: Planned, built: Built | None) -> Report:
             facts["digest"] = image.image.manifest.digest
             facts["layer"] = {"digest": layer.digest, "size": layer.size}
         facts["dockerfile"] = plan.dockerfile
-        facts["warnings"] = [*plan.facts.warnings, *planned.patched.notes]
+        facts["warnings"] = [*plan.facts.warnings, *plan.manifest.base.notes, *notes]
         facts["manifest"] = plan.manifest.model_dump(mode="json")
         images.append(facts)
-    patched = planned.patched
     rows = [
         (report.patch.name, report.patch.status.word, patched.probes[report.patch.name], _applied(report))
         for report in patched.applied.reports
@@ -417,6 +423,15 @@ def report_of(planned: Planned, built: Built | None) -> Report:
         (one.patch.name, one.patch.status.word, "-", one.reason) for one in patched.applied.series.skipped
     ]
     return Report(patched.spec.name, patched.spec.version, images, rows)
+
+
+def hardware_notes(series: Series, hardware: Sequence[str]) -> list[str]:
+    """The patches that were not written for all of an overlay's hardware, in words."""
+    return [
+        f"patch {patch.name} was written for {' '.join(patch.hardware)}, not for {' '.join(others)}"
+        for patch in series.patches
+        if patch.hardware and (others := sorted(set(hardware) - set(patch.hardware)))
+    ]
 
 
 def documents_of(plan: Plan, digest: str, patched: Patched, key: SigningKey | None) -> tuple[Document, ...]:

@@ -43,6 +43,18 @@ class BaseRecord(_Model):
     index: str | None = Field(description="Digest of the image index; null for an image without one")
     digest: str = Field(description="Digest of the platform manifest")
     platform: str
+    notes: tuple[str, ...] = Field(
+        default=(), description="Where the base's own metadata or labels say another source than the pin"
+    )
+
+
+class RequirementRecord(_Model):
+    """What was demanded of the base: a distribution, or ``cuda``, in some versions (PEP 440)."""
+
+    name: str
+    specifier: str
+    by: str = Field(description="The patch that demands it, or 'spec'")
+    found: str = Field(description="The version that the base has")
 
 
 class UpstreamRecord(_Model):
@@ -133,6 +145,8 @@ class Manifest(_Model):
     patched_tree: str
     patchset: str
     roots: tuple[RootRecord, ...]
+    hardware: tuple[str, ...] = Field(default=(), description="Compute capabilities it is for")
+    requires: tuple[RequirementRecord, ...] = ()
     patches: tuple[PatchRecord, ...]
     bytecode: tuple[str, ...] = Field(description="Bytecode of the base made harmless (emptied)")
     skipped: tuple[SkippedRecord, ...] = Field(

@@ -197,7 +197,7 @@ def held_inputs(repository: Repository, tag: str) -> frozenset[str]:
 
 
 def _of_image(repository: Repository, manifest: RawManifest) -> frozenset[str]:
-    from builder.trust.subject import labels_of
+    from builder.image.append import labels_of
 
     annotations = json_object(manifest.data, f"{repository.name}@{manifest.digest}").get("annotations")
     if isinstance(annotations, dict) and INPUTS_LABEL in annotations:

@@ -157,6 +157,19 @@ def find_interpreter(rootfs: RootFS, config_env: Mapping[str, str]) -> Interpret
     return Interpreter(executable, version, prefix or base, base, library, system_site)
 
 
+def search_directories(
+    rootfs: RootFS, interpreter: Interpreter, config_env: Mapping[str, str], working_dir: str
+) -> list[str]:
+    """The directories that the image's Python looks for packages in, the first ones first.
+
+    Args:
+        rootfs, config_env, working_dir: as for :func:`find_roots`.
+        interpreter: the image's Python.
+    """
+    search = _search_path(rootfs, interpreter, config_env, working_dir)
+    return list(dict.fromkeys([*search.entries, *search.sites]))
+
+
 def bytecode_of(rootfs: Files, source: str, config_env: Mapping[str, str]) -> tuple[Found, ...]:
     """Every bytecode file that some Python may take for ``source``'s, whatever its tag and level.
 

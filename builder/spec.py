@@ -39,6 +39,29 @@ def _absolute_or_auto(value: str) -> str:
     return value
 
 
+def _versions(value: str) -> str:
+    from builder.requirements import check_specifier
+
+    return check_specifier(value)
+
+
+def _by_name(value: object) -> object:
+    """A list of requirements, such as ``[tilelang>=0.1.10, cuda>=13.0]``, as versions by name."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    from builder.requirements import parse_requirements
+
+    found: dict[str, str] = {}
+    for text in value:
+        try:
+            requirements = parse_requirements(str(text), where="requires")
+        except InvalidInput as error:
+            raise ValueError(f"{error.what}: {error.found} (expected {error.expected})") from error
+        for one in requirements:
+            found[one.name] = ",".join(part for part in (found.get(one.name), one.specifier) if part)
+    return found
+
+
 def _below_root(value: str) -> str:
     if any(part in ("", ".", "..") for part in value.split("/")):
         raise ValueError("must be a normalised path below the repository's root")
@@ -70,6 +93,8 @@ SourcePath = Annotated[Line, AfterValidator(_below_root)]
 ImagePath = Annotated[Line, AfterValidator(_absolute_or_auto)]
 Option = Annotated[str, StringConstraints(pattern=r"^--[a-z0-9][a-z0-9-]*$")]
 Release = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
+Distribution = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+Versions = Annotated[Line, AfterValidator(_versions)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
@@ -84,6 +109,7 @@ _IN_WORDS: dict[Any, str] = {
     Requirement: "NAME==VERSION",
     Option: "an option, such as --tp-size",
     Release: "a release, such as v0.5.20",
+    Distribution: "a distribution's name, such as tilelang; or cuda",
     Commit: "40 hex digits in lower case",
     Digest: "sha256: and 64 hex digits in lower case",
     Capability: 'a compute capability, such as "12.1"',
@@ -159,6 +185,10 @@ class Spec(_Model):
         default_factory=dict, description="Recommended for serving; recorded as a label, never applied"
     )
     hardware: tuple[Annotated[Capability, BeforeValidator(str)], ...] = ()
+    requires: Annotated[dict[Distribution, Versions], BeforeValidator(_by_name)] = Field(
+        default_factory=dict,
+        description="What the base must have installed: versions by distribution, and by `cuda`",
+    )
 
 
 def read_spec(path: Path) -> Spec:

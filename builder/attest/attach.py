@@ -13,13 +13,13 @@ from builder.attest.signature import SigningKey, VerifyingKey, open_envelope
 from builder.attest.statement import APPLIED_PATCHES, PROVENANCE, STATEMENT
 from builder.base import Base
 from builder.errors import ImageMismatch, UsageError
+from builder.image.append import labels_of
 from builder.image.artifact import Place, attach_artifacts, list_artifacts, read_artifact
 from builder.image.layout import Layout
 from builder.image.model import ByteProgress, Descriptor, ImageSource
 from builder.image.registry import Repository
 from builder.manifest import Manifest
 from builder.trust.record import creation_time_of, find_manifest, read_record
-from builder.trust.subject import labels_of
 from builder.trust.verify import Deviation
 
 

@@ -75,6 +75,10 @@ def _print_record(record: Record) -> None:
     print_fact("patchset", f"{record.patchset}")
     if record.hardware:
         print_fact("hardware", f"{record.hardware}")
+    if record.requires:
+        print_fact("requires", record.requires)
+    for note in record.notes:
+        print_fact("note", note)
 
 
 def _print_manifest(manifest: Manifest) -> None:
@@ -93,6 +97,8 @@ def _print_manifest(manifest: Manifest) -> None:
             for number, file in enumerate(patch.files)
         ],
     )
+    for one in manifest.requires:
+        print_fact("requires", f"{one.name}{one.specifier} ({one.by}): the base has {one.found}")
     for skipped in manifest.skipped:
-        rules = ", ".join(dict.fromkeys(one.rule for one in skipped.dropped))
+        rules = ", ".join(dict.fromkeys(dropped.rule for dropped in skipped.dropped))
         print_fact("skipped", f"{skipped.name}: patches.drop leaves out all of its files ({rules})")

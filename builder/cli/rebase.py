@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli.options import accept_text_option, name_argument, root_option, sandbox_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable
+from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def _print(done: Rebased) -> None:
     for move in done.moves:
         if move.range_diff:
             click.echo(printable(f"\n{move.range_diff}"), nl=False)
+    for clash in done.clashes:
+        warn(clash)
     if done.base_unpinned:
         click.echo(
             "\nThe base image's digests were of the old release and are gone from the spec. Pin one:\n"

@@ -189,6 +189,15 @@ def environment_of(config: bytes) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in _strings(inner, "Env"))
 
 
+def labels_of(config: bytes) -> dict[str, str]:
+    """The labels of a config.
+
+    Raises:
+        ImageMismatch: they are no object of texts.
+    """
+    return _texts(_inner(json_object(config, "image config")).get("Labels"), "labels")
+
+
 def working_dir_of(config: bytes) -> str:
     """The directory that a config starts its containers in."""
     found = _inner(json_object(config, "image config")).get("WorkingDir")

@@ -440,13 +440,14 @@ class _Rows:
 
 
 def _is_kept(path: bytes) -> bool:
-    """Whether a file tells where Python imports from, or which distribution a directory belongs to."""
+    """Whether a file tells where Python imports from, what a distribution is, or which CUDA there is."""
     parent, _, name = path.rpartition(b"/")
     return (
         name.endswith((b".pth", b".egg-link"))
         or name in (b"pyvenv.cfg", b"direct_url.json")
         or (name.startswith(b"__editable__") and name.endswith(b".py"))
         or (name == b"METADATA" and parent.endswith(b".dist-info"))
+        or (name == b"version.json" and parent.rpartition(b"/")[2].startswith(b"cuda"))
         or (name == b"PKG-INFO" and parent.endswith(b".egg-info"))
     )
 

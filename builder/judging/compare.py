@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.apply import apply_series
+from builder.image.append import labels_of
 from builder.image.model import ByteProgress
 from builder.judging.subject import read_subject
 from builder.manifest import Manifest, read_manifest
@@ -116,7 +117,7 @@ def _image_side(name: str, transfer: ByteProgress, warn: Callable[[str], None]) 
     from builder.image.reference import parse_location
     from builder.image.registry import Network
     from builder.trust.record import find_manifest, read_record
-    from builder.trust.subject import labels_of, open_images
+    from builder.trust.subject import open_images
 
     location = parse_location(name)
     with Network(warn=warn) as network:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from builder.judging.evidence import Dependency
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
+from builder.requirements import TRAILER, Requirement
 
 METADATA = "python/sglang.dist-info/METADATA"
 PYPROJECT = "python/pyproject.toml"
@@ -56,6 +60,37 @@ def compare_pins(names: Iterable[str], pin: dict[str, Pin], target: dict[str, Pi
         source = now.source if now else was.source if was else ""
         found.append(Dependency(name, was.specifier if was else None, now.specifier if now else None, source))
     return tuple(found)
+
+
+def clashes(requirements: Iterable[Requirement], pins: Mapping[str, Pin]) -> list[str]:
+    """The requirements that what a tree asks for cannot meet, in words.
+
+    Only what is certain: a pinned version that is none of those, or bounds that leave nothing between them.
+    """
+    found = []
+    for one in requirements:
+        pin = pins.get(one.name)
+        if pin is not None and _exclude(one.specifier, pin.specifier):
+            found.append(f"{TRAILER}: {one}, and {pin.source} asks for {one.name}{pin.specifier}")
+    return found
+
+
+def _exclude(wanted: str, pinned: str) -> bool:
+    """Whether no version is of both specifiers, as far as their bounds say."""
+    try:
+        both = [*SpecifierSet(wanted), *SpecifierSet(pinned)]
+    except InvalidSpecifier:
+        return False
+    exact = [one.version for one in both if one.operator == "==" and not one.version.endswith(".*")]
+    if exact:
+        return not all(one.contains(exact[0], prereleases=True) for one in both)
+    lower = [(Version(one.version), one.operator) for one in both if one.operator in (">=", ">")]
+    upper = [(Version(one.version), one.operator) for one in both if one.operator in ("<=", "<")]
+    return any(
+        low > high or (low == high and (below, above) != (">=", "<="))
+        for low, below in lower
+        for high, above in upper
+    )
 
 
 def with_pins(tree: Tree, dependencies: Iterable[Dependency]) -> Tree:

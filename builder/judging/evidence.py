@@ -282,6 +282,7 @@ class Evidence:
     history: History | None = None
     landed: tuple[Landed, ...] = ()
     flaws: tuple[Flaw, ...] = ()
+    clashes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
-from builder.judging.dependency import Pin, compare_pins, read_pins, with_pins
+from builder.judging.dependency import Pin, clashes, compare_pins, read_pins, with_pins
 from builder.judging.earlier import with_earlier
 from builder.judging.evidence import Behaviour, Dependency, Evidence, History, Landed, TextEvidence
 from builder.judging.hangs import hanging_on
@@ -24,13 +24,14 @@ from builder.judging.remembered import Asked, Found, Remembered
 from builder.judging.scratch import Scratch, open_scratch
 from builder.judging.target import Target
 from builder.judging.text import MergedSeries, merge_series
-from builder.judging.verdict import Verdict, decide, with_flaws, with_landed
+from builder.judging.verdict import Verdict, decide, with_clashes, with_flaws, with_landed
 from builder.judging.witness import Witness
 from builder.patch import Patch
 from builder.probe.harness import Answer, Tree
 from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree, MappingTree
 from builder.releases import release_order
+from builder.requirements import requirements_of
 from builder.series import Series
 from builder.soundness.check import Checker, Flaw
 from builder.soundness.series import without
@@ -235,6 +236,7 @@ class _Bench:
         accepted = patch.name in self.accept_text
         verdict = decide(text, None, without_probe=says_no_probe(patch), accepted=accepted)
         verdict = with_flaws(verdict, text, judgement.evidence.flaws)
+        verdict = with_clashes(verdict, judgement.evidence.clashes)
         verdict = _with_deadline(verdict, patch, judgement.target)
         evidence = replace(judgement.evidence, text=text)
         return replace(judgement, verdict=with_landed(verdict, evidence), evidence=evidence)
@@ -282,8 +284,11 @@ class _Case:
         verdict = _with_deadline(verdict, patch, self.target.name)
         history = self._history(patch, asked.behaviour) if verdict.retirable else None
         landed_there = self._landed(patch)
-        evidence = Evidence(text, asked.behaviour, asked.dependencies, history, landed_there, found.flaws)
-        verdict = with_landed(verdict, evidence)
+        excluded = self._clashes(patch)
+        evidence = Evidence(
+            text, asked.behaviour, asked.dependencies, history, landed_there, found.flaws, excluded
+        )
+        verdict = with_landed(with_clashes(verdict, excluded), evidence)
         return Judgement(patch.name, self.target.name, verdict, evidence)
 
     @cached_property
@@ -293,6 +298,11 @@ class _Case:
     @cached_property
     def _merged(self) -> MergedSeries:
         return _merged(self.bench.subject, self.target, self.stack.enter_context(open_scratch()))
+
+    def _clashes(self, patch: Patch) -> tuple[str, ...]:
+        """What the patch requires and the target's own pins exclude."""
+        requirements = requirements_of((patch,))
+        return tuple(clashes(requirements, read_pins(self._tree))) if requirements else ()
 
     def _flaws(self, patch: Patch) -> tuple[Flaw, ...]:
         """What the patch breaks in the target with those before it."""
@@ -389,7 +399,8 @@ def with_hangs(judgements: Sequence[Judgement]) -> list[Judgement]:
     for judgement in judgements:
         here = {patch: why for (target, patch), why in out.items() if target == judgement.target}
         text, verdict = judgement.evidence.text, judgement.verdict
-        hangs = hanging_on(text.uses, here) if verdict.word in ("carry", "partial") else ()
+        is_carried = verdict.word in ("carry", "partial") or bool(judgement.evidence.flaws)
+        hangs = hanging_on(text.uses, here) if is_carried else ()
         if hangs:
             said = [f"{other} ({why}): only that adds {', '.join(names)}" for other, why, names in hangs]
             verdict = replace(verdict, word="rework", why=f"hangs on {'; '.join(said)}; {verdict.why}")

@@ -14,6 +14,7 @@ from builder.apply import apply_series
 from builder.authoring.canonical import Draft, write_patches
 from builder.authoring.head import Head
 from builder.errors import InvalidInput, PatchConflict, ProbeFailed, Unavailable, UsageError
+from builder.judging.dependency import clashes, read_pins
 from builder.judging.judge import check_accept_text, judge, says_no_probe
 from builder.judging.retire import CHANGELOG, today, with_changelog
 from builder.judging.subject import read_subject
@@ -26,6 +27,7 @@ from builder.probe.harness import Answer
 from builder.probe.sources import pristine_tree
 from builder.probe.trees import GitTree
 from builder.releases import known_releases, releases_after
+from builder.requirements import requirements_of
 from builder.root import Root
 from builder.series import Series, check_depends, read_series
 from builder.soundness.check import Checker
@@ -95,6 +97,7 @@ class Rebased:
         retired: those that were left out, and why.
         untied: patches that do not depend any more on others that are left out, and on which.
         base_unpinned: the base image's digests were of the old release and are gone from the spec.
+        clashes: what the overlay and its patches require, and the new release's own pins exclude.
     """
 
     settings: Settings
@@ -104,6 +107,7 @@ class Rebased:
     retired: Mapping[str, str]
     untied: Mapping[str, tuple[str, ...]]
     base_unpinned: bool
+    clashes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""
@@ -115,6 +119,7 @@ class Rebased:
             "retired": dict(self.retired),
             "untied": {name: list(others) for name, others in self.untied.items()},
             "base_unpinned": self.base_unpinned,
+            "clashes": list(self.clashes),
         }
 
 
@@ -245,7 +250,9 @@ def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
     changes, unpinned = _changes(settings, spec, target, state, written, dropped, home)
     write_all(home.path, changes)
     tree.remove()
-    return Rebased(settings, series, tuple(moves), dropped, state.retired, untied, unpinned)
+    required = requirements_of(rebased.patches, spec.requires)
+    clashing = tuple(clashes(required, read_pins(pristine_tree(target.upstream)))) if required else ()
+    return Rebased(settings, series, tuple(moves), dropped, state.retired, untied, unpinned, clashing)
 
 
 def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -> Target:

@@ -77,6 +77,13 @@ def decide(
     return Verdict(word, why, tuple(_contradictions(word, text, behaviour)), retirable=word in RETIRABLE)
 
 
+def with_clashes(verdict: Verdict, clashes: Sequence[str]) -> Verdict:
+    """The verdict of a patch that is still needed, with what it requires and the target does not ask for."""
+    if not clashes or verdict.retirable:
+        return verdict
+    return replace(verdict, contradictions=(*verdict.contradictions, *clashes))
+
+
 def with_flaws(verdict: Verdict, text: TextEvidence, flaws: Sequence[Flaw]) -> Verdict:
     """The verdict of a patch that merges, where the merged files would not run.
 

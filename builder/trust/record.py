@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.bake import LABEL, OCI
+from builder.bake import LABEL, OCI, notes_label, required_label
 from builder.base import Base
 from builder.errors import ImageMismatch
 from builder.image.append import base_layers
@@ -31,6 +32,8 @@ class Record:
     revision: str | None
     version: str
     hardware: str | None
+    requires: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_record(labels: Mapping[str, str], where: str) -> Record:
@@ -58,6 +61,8 @@ def read_record(labels: Mapping[str, str], where: str) -> Record:
         revision=labels.get(f"{OCI}.revision"),
         version=labels.get(f"{OCI}.version", ""),
         hardware=labels.get(f"{LABEL}.hardware"),
+        requires=labels.get(f"{LABEL}.requires"),
+        notes=_notes(labels.get(f"{LABEL}.notes", "[]")),
     )
 
 
@@ -74,7 +79,22 @@ def expected_labels(manifest: Manifest) -> dict[str, str]:
         f"{LABEL}.patchset": manifest.patchset,
         f"{LABEL}.manifest": manifest.digest,
     }
-    return labels | ({f"{OCI}.revision": upstream.commit} if upstream.commit else {})
+    there = {
+        f"{OCI}.revision": upstream.commit,
+        f"{LABEL}.hardware": " ".join(manifest.hardware),
+        f"{LABEL}.requires": required_label(manifest),
+        f"{LABEL}.notes": notes_label(manifest) if manifest.base.notes else "",
+    }
+    return labels | {key: text for key, text in there.items() if text}
+
+
+def _notes(label: str) -> tuple[str, ...]:
+    """The notes of a label; what is no list of texts says nothing."""
+    try:
+        value = json.loads(label)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
 
 
 def find_manifest(image: Base, record: Record, progress: ByteProgress) -> Manifest:

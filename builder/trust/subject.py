@@ -15,6 +15,7 @@ from builder.image.append import (
     base_layers,
     diff_ids,
     environment_of,
+    labels_of,
     platform_of,
     working_dir_of,
 )
@@ -272,17 +273,6 @@ def _no_image(location: Reference | LayoutReference, expected: str, found: str) 
     return ImageMismatch(
         "there is no image for the platform", where=str(location), expected=expected, found=found
     )
-
-
-def labels_of(config: bytes) -> Mapping[str, str]:
-    """The labels of an image's config.
-
-    Raises:
-        ImageMismatch: they are no object of texts.
-    """
-    inner = json_object(config, "image config").get("config") or {}
-    labels = inner.get("Labels") if isinstance(inner, dict) else None
-    return _texts(labels or {}, "labels of the image's config")
 
 
 def _texts(value: object, where: str) -> Mapping[str, str]:

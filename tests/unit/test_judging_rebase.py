@@ -282,6 +282,7 @@ def test_retiring_a_needless_patch_that_another_depends_on_is_refused(lab: Lab, 
 
 LONG = b"def f(x):\n    first(x)\n    second(x)\n" + b"".join(b"    step_%d(x)\n" % n for n in range(12))
 LONG += b"    almost(x)\n    last(x)\n    return x\n"
+LONG = b"from sglang.steps import *\n\n\n" + LONG
 LONG_AFTER = LONG.replace(b"    second(x)\n", b"    check_it(x)\n    second(x)\n").replace(
     b"    last(x)\n", b"    note_it(x)\n    last(x)\n"
 )

@@ -14,8 +14,8 @@ from builder.authoring.series_file import read_series_lines
 from builder.errors import InvalidInput
 from builder.probe.lists import lists_of, read_lists
 from builder.root import Root
-from builder.series import read_series_file
-from builder.spec import read_spec
+from builder.series import chosen_series, read_series_file
+from builder.spec import Spec, read_spec
 
 
 def lint_root(root: Root, series: Sequence[str]) -> list[Finding]:
@@ -146,6 +146,8 @@ def _overlays(root: Root, series: Sequence[str]) -> Iterator[Finding]:
             )
             continue
         used.add(spec.patches.series)
+        if spec.patches.series in series:
+            yield from _hardware(root, spec)
         if spec.summary.startswith("TODO"):
             what = "the skeleton's TODO is still there"
             yield Finding("placeholder", _shown(root, path), None, what, "what the overlay is for")
@@ -162,6 +164,20 @@ def _overlays(root: Root, series: Sequence[str]) -> Iterator[Finding]:
                 None,
                 "no overlay uses this series",
             )
+
+
+def _hardware(root: Root, spec: Spec) -> Iterator[Finding]:
+    """Patches of an overlay that were not written for all of its hardware."""
+    try:
+        patches = chosen_series(root.patches, spec.patches).patches
+    except InvalidInput:
+        return  # other rules say what is wrong with it
+    for patch in patches:
+        file = root.patches / spec.patches.series / f"{patch.name}.patch"
+        if patch.hardware and (others := sorted(set(spec.hardware) - set(patch.hardware))):
+            what = f"patch was not written for {' '.join(others)}, which overlay {spec.name} is for"
+            found = " ".join(patch.hardware)
+            yield Finding("hardware", _shown(root, file), None, what, " ".join(spec.hardware), found)
 
 
 def _probes(root: Root) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from builder.authoring.lint.finding import Finding
 from builder.authoring.mending import added_lines, diff_start, mend_text, put_back_blanks, recount, split
 from builder.errors import InvalidInput
 from builder.patch import FLAWS, parse_patch, read_allowances, read_status
+from builder.requirements import parse_requirements
 
 MAX_BYTES = 64 << 10
 MAX_CHANGED = 600
@@ -22,8 +23,9 @@ TODO = b"TODO"
 TRAILERS = {
     "Upstream-Status": False, "Bug": True, "Origin": False, "Forwarded": False, "Applied-Upstream": False,
     "Last-Update": False, "Overlay-Hardware": False, "Overlay-Depends": False, "Overlay-Drop-After": False,
-    "Overlay-Import": True, "Overlay-Allow": True, "Overlay-Probe": False, "Overlay-Retired": False,
-    "Overlay-Evidence": True, "Signed-off-by": True, "Co-authored-by": True, "Reported-by": True,
+    "Overlay-Import": True, "Overlay-Allow": True, "Overlay-Requires": True, "Overlay-Probe": False,
+    "Overlay-Retired": False, "Overlay-Evidence": True, "Signed-off-by": True, "Co-authored-by": True,
+    "Reported-by": True,
     "Reviewed-by": True, "Tested-by": True, "Acked-by": True, "Suggested-by": True, "Fixes": True,
     "Link": True, "Cc": True, "Change-Id": False,
 }  # fmt: skip
@@ -139,6 +141,8 @@ def _value(file: str, line: int | None, key: str, value: str) -> Iterator[Findin
         yield Finding(
             "hardware", file, line, "not a list of compute capabilities", "such as 12.0 12.1", value
         )
+    elif key == "Overlay-Requires":
+        yield from _requires(file, line, value)
     elif key == "Overlay-Allow" and not _allows(value):
         what = "Overlay-Allow does not say what is allowed, and why"
         yield Finding(
@@ -146,6 +150,13 @@ def _value(file: str, line: int | None, key: str, value: str) -> Iterator[Findin
         )
     elif key == "Overlay-Drop-After" and not _RELEASE.match(value):
         yield Finding("drop-after", file, line, "not a release", "such as v0.5.20", value)
+
+
+def _requires(file: str, line: int | None, value: str) -> Iterator[Finding]:
+    try:
+        parse_requirements(value, where=file)
+    except InvalidInput as error:
+        yield Finding("requires", file, line, error.what, error.expected or "", error.found or "")
 
 
 def _allows(value: str) -> bool:

@@ -1,0 +1,82 @@
+"""What is installed in an image: distributions by their metadata (PEP 376), and CUDA's version."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from email.parser import BytesHeaderParser
+
+from builder.errors import ImageMismatch
+from builder.image.rootfs import RootFS
+from builder.requirements import CUDA, Installed
+from builder.roots import find_interpreter, search_directories
+
+CUDA_FILE = "/usr/local/cuda/version.json"
+CUDA_VARIABLE = "CUDA_VERSION"
+_METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d+\.\d+)?\.(dist|egg)-info\Z")
+
+
+def find_installed(
+    rootfs: RootFS, names: Collection[str], environment: Mapping[str, str], *, working_dir: str
+) -> tuple[Installed, tuple[str, ...]]:
+    """The versions of some distributions, as the image's Python sees them, and of CUDA; and notes.
+
+    Args:
+        rootfs: the image's files.
+        names: normalised (PEP 503); ``cuda`` is CUDA's.
+        environment: of the image's config.
+        working_dir: of its config.
+    """
+    versions: dict[str, str | None] = dict.fromkeys(sorted(set(names) - {CUDA}))
+    if versions:
+        try:
+            interpreter = find_interpreter(rootfs, environment)
+            places = search_directories(rootfs, interpreter, environment, working_dir)
+        except ImageMismatch:
+            places = []  # no Python: then nothing is installed for one
+        for directory in places:
+            _read_directory(rootfs, directory, versions)
+    if CUDA not in names:
+        return versions, ()
+    cuda, notes = _cuda(rootfs, environment)
+    return {**versions, CUDA: cuda}, notes
+
+
+def _read_directory(rootfs: RootFS, directory: str, versions: dict[str, str | None]) -> None:
+    """Add what a directory has; the first on the path counts, as for Python."""
+    for entry in rootfs.listdir(directory):
+        match = _METADATA.match(entry)
+        name = re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
+        if match is None or name not in versions or versions[name] is not None:
+            continue
+        found = rootfs.lookup(f"{directory}/{entry}/METADATA") or rootfs.lookup(
+            f"{directory}/{entry}/PKG-INFO"
+        )
+        headers = BytesHeaderParser().parsebytes((found and found.data) or b"")
+        versions[name] = str(headers.get("Version") or match["version"]).strip()
+
+
+def _cuda(rootfs: RootFS, environment: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """CUDA's version: what the environment says, unless the toolkit that is there is another."""
+    said = environment.get(CUDA_VARIABLE) or None
+    there = _toolkit(rootfs)
+    if said is None or there is None or _minor(said) == _minor(there):
+        return said or there, ()
+    return there, (f"the base says {CUDA_VARIABLE}={said}, and {CUDA_FILE}, which counts, says {there}",)
+
+
+def _toolkit(rootfs: RootFS) -> str | None:
+    found = rootfs.lookup(CUDA_FILE)
+    try:
+        value = json.loads((found and found.data) or b"null")
+    except (ValueError, RecursionError):
+        return None
+    match value:
+        case {"cuda": {"version": str(version)}}:
+            return version
+    return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
