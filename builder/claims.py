@@ -11,6 +11,7 @@ from builder.base import RootFact
 from builder.spec import UpstreamSpec
 
 REVISION = "org.opencontainers.image.revision"
+_RELEASE = re.compile(r"v?\d+(\.\d+)+")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}\Z")
 
 
@@ -47,7 +48,7 @@ def _wanted(root: RootFact, upstream: UpstreamSpec) -> str:
     """The version that a root's package should have; empty where the pin does not say."""
     package = root.path.rpartition("/")[2]
     if package == "sglang":
-        return upstream.release
+        return upstream.release if _RELEASE.match(upstream.release) else ""
     wheel = upstream.packages.get(package)
     return wheel.requirement.partition("==")[2] if wheel else ""
 

@@ -480,7 +480,10 @@ def _editable(rootfs: RootFS, path: str) -> str | None:
 
 
 def _root(package: str, path: str, why: str, distributions: Iterable[_Distribution]) -> PackageCopy:
-    own = next((d for d in distributions if _holds(d, path)), None)
+    there = list(distributions)
+    # setuptools names the .pth of an editable install after its distribution.
+    editable = (d for d in there if why.startswith(f"{d.directory}/__editable__."))
+    own = next((d for d in there if _holds(d, path)), None) or next(editable, None)
     return PackageCopy(
         package=package,
         path=path,

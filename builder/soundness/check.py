@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -191,7 +190,7 @@ class _Comparison:
     # --- names --------------------------------------------------------------------------------------------
 
     def _undefined(self) -> Iterator[Flaw]:
-        """Names that are undefined in more places than before."""
+        """Names that nothing defines, and that none of the changed files left undefined before."""
         now = [
             (path, file, use)
             for path, file in self._python(self.after)
@@ -199,20 +198,15 @@ class _Comparison:
         ]
         if not now:
             return
-        was = [
-            (file, use)
-            for path, file in self._python(self.before)
-            for use in self._uses(path, file, self._then)
-        ]
-        grown = Counter(use.name for _, _, use in now) - Counter(use.name for _, use in was)
-        same = {(use.name, file.text_of(use.line)) for file, use in was}
-        seen: set[tuple[str, str]] = set()
+        then = self._python(self.before)
+        was = {use.name for path, file in then for use in self._uses(path, file, self._then)}
+        first: dict[tuple[str, str], tuple[PythonFile, Undefined]] = {}
         for path, file, use in now:
-            text = file.text_of(use.line)
-            if use.name in grown and (use.name, text) not in same and (path, use.name) not in seen:
-                seen.add((path, use.name))
-                what = "__all__ names it" if use.is_export else text[:120]
-                yield Flaw("undefined-name", path, use.line, use.name, f"{use.name} is not defined: {what}")
+            if use.name not in was:
+                first.setdefault((path, use.name), (file, use))
+        for (path, name), (file, use) in first.items():
+            text = "__all__ names it" if use.is_export else file.text_of(use.line)[:120]
+            yield Flaw("undefined-name", path, use.line, name, f"{name} is not defined: {text}")
 
     def _uses(self, path: str, file: PythonFile, modules: Modules) -> Iterator[Undefined]:
         outline = file.outline
