@@ -256,7 +256,7 @@ class _Case:
         patches, remembered = self.bench.subject.series.patches, self.bench.remembered
         known = remembered.get(self.target.upstream) or {}
         found = {patch.name: self._found(patch, known.get(patch.name)) for patch in patches}
-        if any(found[name] != known.get(name) and found[name].is_certain for name in found):
+        if not known or any(found[n] != known.get(n) and found[n].is_certain for n in found):
             remembered.put(self.target.upstream, found)
         return found
 
