@@ -1,4 +1,4 @@
-"""Capability guards on SM12x: each probe sees its defect, its fix, half a fix, and a fix said otherwise."""
+"""Capability guards on SM12x: what each probe says of releases and patches, beside its mutants and variants."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from tests.integration.sources import PATCHES, WheelTree, changed, patched, rele
 SRT = "python/sglang/srt/"
 CONFIGURER = SRT + "layers/deep_gemm_wrapper/configurer.py"
 LOADER = SRT + "model_loader/utils.py"
-FP8 = SRT + "layers/quantization/fp8_utils.py"
-OVERRIDES = SRT + "arg_groups/overrides.py"
-KPOOL = SRT + "layers/attention/dsa/dsa_backend_kpool.py"
 
 DEEP_GEMM = "sm12x-deep-gemm-capability"
 REQUANT = "sm12x-ue8m0-requant"
