@@ -1,4 +1,4 @@
-"""Capability guards on SM12x: what each probe says of releases and patches, beside its mutants and variants."""
+"""Capability guards on SM12x: what each probe says of releases and patches; its lists lie beside it."""
 
 from __future__ import annotations
 
