@@ -24,6 +24,7 @@ from builder.probe.harness import (
     locate,
     unknown,
 )
+from builder.probe.rows import Logits, Memory, Rows
 
 INDEXER = ["python/sglang/srt/layers/attention/dsa/dsa_indexer_kpool.py"]
 DSA = ["python/sglang/srt/layers/attention/dsa/dsa_indexer.py"]
@@ -34,92 +35,6 @@ ROWS, PADDING, KPOOL, TOPK, PAGE = 8192, 64, 4, 2048, 64
 CONTEXTS = (131_072, 1_048_576)  # tokens that a row may look at; a pooled key for each 4
 SHORT = 4096
 LONGEST = ROWS * max(CONTEXTS) // KPOOL * 4
-
-
-class Rows:
-    """A tensor as a list of rows, of which only the first dimension is real; a row is a value."""
-
-    def __init__(self, rows: Iterable[Any], *tail: int, dtype: str = "int32") -> None:
-        self.rows = list(rows)
-        self.tail, self.dtype = tail, dtype
-        self.device = SimpleNamespace(type="cuda", index=0)
-        self.is_cuda = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.tail)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def size(self, dim: int) -> int:
-        return self.shape[dim]
-
-    def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, key: Any) -> Rows:
-        if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], int):
-            return Rows([self.rows[key[0]]], *self.tail, dtype=self.dtype)
-        if not isinstance(key, slice):
-            raise CannotTell(f"a tensor is read at {key!r}")
-        return Rows(self.rows[key], *self.tail, dtype=self.dtype)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if not isinstance(key, slice) or not isinstance(value, Rows):
-            raise CannotTell(f"a tensor is written at {key!r}")
-        if len(self.rows[key]) != len(value.rows):
-            raise ValueError(f"{len(value.rows)} rows are written to {len(self.rows[key])}")
-        self.rows[key] = value.rows
-
-    def contiguous(self) -> Rows:
-        return self
-
-    def view(self, *_: Any) -> Rows:
-        return self
-
-    def to(self, *_: Any, **__: Any) -> Rows:
-        return self
-
-    def unsqueeze(self, dim: int) -> Rows:
-        return self
-
-    def squeeze(self, dim: int = -1) -> Rows:
-        return Rows(self.rows, *self.tail[:-1], dtype=self.dtype) if len(self.tail) > 1 else self
-
-    def expand(self, rows: int, *_: int) -> Rows:
-        return Rows(self.rows[:1] * rows, *self.tail, dtype=self.dtype)
-
-    def item(self) -> Any:
-        return self.rows[0]
-
-
-class Memory:
-    """What logits take: now, at most, and in how many calls."""
-
-    def __init__(self) -> None:
-        self.live = self.peak = self.calls = 0
-
-
-class Logits(Rows):
-    """Scores of rows against columns, on account of a memory until nobody holds them."""
-
-    def __init__(self, memory: Memory, rows: Iterable[Any], columns: int) -> None:
-        super().__init__(rows, columns, dtype="float32")
-        self.memory, self.bytes = memory, 4 * len(self.rows) * columns
-        memory.live += self.bytes
-        memory.peak = max(memory.peak, memory.live)
-        memory.calls += 1
-
-    def __del__(self) -> None:
-        self.memory.live -= self.bytes
 
 
 class Scorer:
