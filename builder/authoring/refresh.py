@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder.apply import conflict_error, try_series
 from builder.authoring.export import Exported, export_applied
 from builder.authoring.home import Home
 from builder.authoring.mending import Mend, mend_text, put_back_blanks, recount
+from builder.authoring.worktree import WorkTree
 from builder.errors import InvalidInput
 from builder.patch import parse_patch
 from builder.series import Series, check_depends
@@ -61,6 +63,27 @@ def refresh_file(home: Home, upstream: Upstream, name: str) -> Refreshed:
         Exported(e.name, e.data, home.path(e.name).read_bytes(), e.kept) for e in export_applied(tried)
     ]
     return Refreshed((*mends, *lost, *miscounts), tuple(exported))
+
+
+def check_complete(home: Home, upstream: Upstream, worktree: WorkTree, exported: Sequence[Exported]) -> None:
+    """The patches that are to be written must make, of the release, what the work tree holds.
+
+    Raises:
+        InvalidInput: naming the files that would be lost, or come out otherwise.
+        PatchConflict: a patch does not apply.
+    """
+    series = Series(home.name, tuple(parse_patch(one.name, one.data) for one in exported))
+    tried = try_series(series, upstream.files(series.paths), drop=home.drop)
+    if tried.failed:
+        raise conflict_error(tried)
+    if wrong := worktree.differing(tried.before, tried.after):
+        raise InvalidInput(
+            "the patches are not what the work tree holds; nothing was written",
+            where=str(worktree.path),
+            expected="each file as in the work tree's last commit",
+            found=", ".join(wrong[:10]),
+            hint="the work tree keeps it all: git log there; please report this",
+        )
 
 
 def difference(exported: Exported) -> str:

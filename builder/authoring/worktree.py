@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 NAME_TRAILER = "Overlay-Patch"
 UPSTREAM_HEAD = "refs/patches/upstream-head"
 EXPORTED = "refs/patches/exported"
+RESCUED = "refs/patches/rescued"
+_FOLDING = "overlay.folding"  # while changes are folded in: the commit that holds all of them
+Versions = Mapping[str, SourceFile | None]
 _OURS = {
     "GIT_COMMITTER_NAME": "overlay", "GIT_COMMITTER_EMAIL": "overlay@localhost",
     "GIT_AUTHOR_NAME": "overlay", "GIT_AUTHOR_EMAIL": "overlay@localhost",
@@ -179,7 +182,56 @@ class WorkTree:
         if not self.git("diff", "--cached", "--name-only"):
             raise InvalidInput("there are no changes to fold in", where=str(self.path))
         self.git("commit", "--quiet", "--no-verify", f"--fixup={commit}")
-        self._rebase("rebase", "--quiet", "--interactive", "--autosquash", f"{commit}~1")
+        self._squash()
+
+    def resume(self) -> bool:
+        """Finish a :meth:`fold` that was killed: its commit is folded in, whatever git had done by then.
+
+        What the work tree holds is kept under :data:`RESCUED` before git's half-made rebase is taken back.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            PatchConflict: as :meth:`fold`.
+        """
+        tip = self.git("config", "--default", "", "--get", _FOLDING).decode().strip()
+        if tip:
+            (self.path / ".git" / "index.lock").unlink(missing_ok=True)  # of the git that was killed with us
+            self.git("add", "--all")
+            tree = self.git("write-tree").decode().strip()
+            kept = self.git("commit-tree", "-m", "as it was found", "-p", "HEAD", tree).decode().strip()
+            self.git("update-ref", RESCUED, kept)
+            if self.state().busy == "rebase":
+                self.git("rebase", "--quit")
+            self.git("checkout", "--quiet", "--force", "-B", self.series, tip)
+            self.git("config", "--unset", _FOLDING)
+        subjects = self.git("log", "--format=%s", f"{UPSTREAM_HEAD}..HEAD").split(b"\n")
+        if not any(subject.startswith(b"fixup! ") for subject in subjects) or self.state().busy:
+            return bool(tip)
+        self._squash()
+        return True
+
+    def _squash(self) -> None:
+        self.git("config", _FOLDING, str(self.resolve("HEAD")))
+        try:
+            self._rebase("rebase", "--quiet", "--interactive", "--autosquash", UPSTREAM_HEAD)
+        finally:  # git ended by itself, and its state is the user's: only a kill leaves the mark
+            self.git("config", "--unset", _FOLDING)
+
+    def differing(self, before: Versions, after: Versions) -> list[str]:
+        """The files that are not, in the last commit, what a series makes of them.
+
+        Args:
+            before, after: every file that the series touches; None where there is none.
+        """
+        listing = self.git("diff-tree", "-r", "-z", "--no-renames", "--no-abbrev", UPSTREAM_HEAD, "HEAD")
+        (rows,) = _raw_rows(b"HEAD\0" + listing, ["HEAD"])
+        made = {path: (new if set(new[1]) != {"0"} else None) for path, _, new in rows}
+        changed = {path: file for path, file in after.items() if file != before[path]}
+        wanted = {path: file and (file.mode, file.blob) for path, file in changed.items()}
+        paths = made.keys() | wanted.keys()
+        return sorted(path for path in paths if made.get(path, "") != wanted.get(path, ""))
 
     def stop_at(self, patch: str) -> None:
         """Begin a rebase that stops at a patch's commit, for the user to amend.

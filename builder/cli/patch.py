@@ -26,10 +26,10 @@ from builder.authoring.export import (
 from builder.authoring.home import Home, find_home, pinned_upstream, series_names
 from builder.authoring.importing import Imported, Wish, import_pieces, squash
 from builder.authoring.lint.finding import Finding
-from builder.authoring.refresh import difference, refresh_file
+from builder.authoring.refresh import check_complete, difference, refresh_file
 from builder.authoring.skeleton import DEFAULT_AUTHOR, patch_head
 from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
-from builder.authoring.worktree import WorkTree
+from builder.authoring.worktree import RESCUED, WorkTree
 from builder.cli.completion import complete_patch, complete_series
 from builder.cli.options import root_option, sandbox_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
@@ -198,10 +198,13 @@ def export(
     home = find_home(find_root(root), series)
     upstream = _upstream(home, source, upstream_url, wheel)
     worktree = _worktree(home)
+    _resume(worktree)
     elsewhere = output is not None and worktree.exists()
     from_worktree = not restack and not check and (elsewhere or holds_current_work(worktree, home, upstream))
     drafts = _worktree_drafts(worktree) if from_worktree else None
     exported = _export_drafts(home, drafts) if drafts is not None else _export_files(home, upstream)
+    if drafts is not None:
+        check_complete(home, upstream, worktree, exported)
     if check:
         _check(home, exported, as_json)
     elif kind == "mbox":
@@ -243,6 +246,7 @@ def edit(
     """
     home = find_home(find_root(root), series)
     upstream = _upstream(home, source, upstream_url, wheel)
+    _resume(_worktree(home))
     worktree = _open(home, upstream)
     if patch:
         worktree.require_settled()
@@ -283,15 +287,22 @@ def refresh(
     home = find_home(find_root(root), series)
     upstream = _upstream(home, source, upstream_url, wheel)
     worktree = _worktree(home)
-    if worktree.exists() and (worktree.state().dirty or worktree.state().busy):
+    _resume(worktree)
+    if from_worktree := worktree.exists() and not worktree.state().idle:
         state = worktree.state()
         if state.busy:
             raise worktree.stopped(state.busy)
         if dry_run:
-            click.echo("\n".join(state.dirty))
+            click.echo("\n".join(state.dirty) or "commits that are not exported")
             return
-        worktree.fold(patch)
+        if not state.dirty and not any(one.changed for one in _export_drafts(home, worktree.drafts())):
+            worktree.mark_exported(series_key(home, upstream))  # written, and killed before it was noted
+            raise InvalidInput("there are no changes to fold in", where=str(worktree.path))
+        holds_current_work(worktree, home, upstream)  # refuses where the patch files changed as well
+        if state.dirty:
+            worktree.fold(patch)
         exported = _export_drafts(home, worktree.drafts())
+        check_complete(home, upstream, worktree, exported)
     else:
         refreshed = refresh_file(home, upstream, patch)
         for mend in refreshed.mends:
@@ -302,9 +313,14 @@ def refresh(
             click.echo(difference(one))
     if not dry_run:
         gone = home.write([(one.name, one.data) for one in exported])
-        if worktree.exists() and worktree.state().idle is False:
+        if from_worktree:
             worktree.mark_exported(series_key(home, upstream))
         _say_exported(exported, as_json=False, gone=gone)
+
+
+def _resume(worktree: WorkTree) -> None:
+    if worktree.exists() and worktree.resume():
+        warn(f"a refresh that was stopped is finished; the work tree as it was found is {RESCUED}")
 
 
 def _who() -> str:

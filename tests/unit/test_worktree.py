@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builder.authoring.worktree import WorkTree
 from builder.errors import InvalidInput, PatchConflict
 from builder.source import SourceFile
 from tests.unit.trees import PLAIN, plain
@@ -311,3 +314,65 @@ def test_new_overlay_keeps_comments_and_pins(shop: Workshop) -> None:
     assert shop("new", "mine", "--from", "demo").code == 1
     assert shop("new", "../x", "--from", "demo").code == 1
     assert shop("patch", "lint").code == 0
+
+
+# --- killed in between --------------------------------------------------------------------------------------
+
+
+def killed_refresh(shop: Workshop, calls: int, *, before: bool) -> bool:
+    """Run ``patch refresh demo one`` in a process that is killed at its n-th call of git; whether it was."""
+    child = os.fork()
+    if child == 0:
+        plain, left = WorkTree.git, [calls]
+
+        def git(self: WorkTree, *arguments: str, **options: Any) -> bytes:
+            left[0] -= 1
+            if left[0] == 0 and before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = plain(self, *arguments, **options)
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        WorkTree.git = git  # type: ignore[method-assign]
+        try:
+            shop("patch", "refresh", "demo", "one")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_refresh_that_was_killed_at_any_step_is_finished_by_the_next_one(
+    shop: Workshop, before: bool
+) -> None:
+    tree = open_tree(shop)
+    kills = 0
+    while True:
+        value = f"a = {100 + kills}"
+        text = (tree / DEMO).read_text()
+        old = next(line for line in text.splitlines() if line.strip().startswith("a = "))
+        (tree / DEMO).write_text(text.replace(old.strip(), value))
+        if not killed_refresh(shop, kills + 1, before=before):
+            break
+        kills += 1
+        ran = shop("patch", "refresh", "demo", "one")
+        if ran.code:  # all was written before the kill
+            assert "no changes to fold in" in str(ran.error)
+        assert f"+    {value}".encode() in shop.path("one").read_bytes(), f"lost at call {kills}"
+        assert shop("patch", "export", "demo", "--check").code == 0
+        assert json.loads(shop("patch", "edit", "demo", "--json").out)["unexported"] is False
+    assert kills > 5
+    assert f"+    {value}".encode() in shop.path("one").read_bytes()
+
+
+def test_export_folds_in_what_a_killed_refresh_left(shop: Workshop) -> None:
+    tree = open_tree(shop)
+    (tree / DEMO).write_text((tree / DEMO).read_text().replace("a = 10", "a = 11"))
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--fixup=:/demo: one")
+    ran = shop("patch", "export", "demo")
+    assert ran.code == 0, ran.error
+    assert shop.names() == ["one", "two", "three"]
+    assert b"+    a = 11" in shop.path("one").read_bytes()
