@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.unit.lab import Lab
 from tests.unit.lies import CASES, Case
 
-TAKEN = 12
+TAKEN = 4
 """How many changes of each pair of adjacent releases are judged."""
 
 _WHO = {"GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.org"}

@@ -13,6 +13,9 @@ from builder.judging.outline import MODULE, Outline, outline_of, parse_source
 from builder.upstream import Upstream
 
 SHORTEST = 3
+MOST_NAMES = 500
+"""How many names are looked for in a tree."""
+
 _SOURCES = (".py", ".pyi")
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 
@@ -59,6 +62,7 @@ def uses_of(applied: AppliedSeries, pin: Upstream, target: Upstream) -> dict[str
             if shared:
                 found.setdefault(report.patch.name, {})[other.patch.name] = shared
     wanted = {name for others in found.values() for some in others.values() for name in some}
+    wanted = set(sorted(wanted)[:MOST_NAMES])
     missing = wanted - _standing(wanted, pin, target)
     return {
         patch: {other: left for other, some in others.items() if (left := tuple(sorted(some & missing)))}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import pytest
 
 from builder.judging.judge import Judgement
 from builder.judging.markdown import evidence_rows
+from builder.judging.retire import retired_patch
 from builder.patch import Patch, parse_patch
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab
+from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
 
 OTHER = "python/sglang/other.py"
 WORK = b"""\
@@ -345,6 +347,9 @@ def test_markdown_has_the_lines(lab: Lab) -> None:
     )
     rows = dict(evidence_rows(found.evidence))
     assert any("there, by" in said and f"{DEMO}:" in said for said in rows.values())
+    patch = parse_patch("p0", mail("p0", b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"))
+    header = retired_patch(patch, found, datetime.date(2026, 12, 1)).decode()
+    assert f"Overlay-Evidence: hunk 1 of {DEMO}: there, by" in header
     value = found.as_json()["evidence"]["text"]
     assert value["proof"] in ("lines", "syntax")
     assert [h["standing"]["lines"] for h in value["hunks"] if h["standing"]]
