@@ -41,6 +41,7 @@ class Case:
         tree: the patched tree with the edit.
         breaks: the promise that a mutant breaks.
         costs, why: of a mutant that may be called ``fixed`` (:data:`builder.probe.lists.COSTS`).
+        listed: whether a list has it; else it was made of the patch.
     """
 
     probe: Path
@@ -50,6 +51,7 @@ class Case:
     breaks: str = ""
     costs: str = ""
     why: str = ""
+    listed: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def try_probes(
     *,
     drop: Sequence[str] = (),
     only: Sequence[str] = (),
+    listed: bool = True,
     remembered: Path | None = None,
 ) -> list[Trial]:
     """Try the probe of every patch of a series.
@@ -156,6 +159,7 @@ def try_probes(
         series, sources, drop: as :func:`builder.apply.try_series` takes them; every patch must apply.
         pristine: the release that the series was cut for.
         only: names of patches; none means all that have a probe.
+        listed: whether to ask about the lists' entries, too; that they fit is looked at in any case.
         remembered: directory in which answers are kept; ``None`` to ask anew and keep nothing.
 
     Raises:
@@ -168,7 +172,7 @@ def try_probes(
         probe = probes / f"{patch.name}.py"
         if probe.is_file() and (not only or patch.name in only):
             maker = _Maker(probe, patch, applied, sources, pristine, tuple(drop), read_lists(probe))
-            cases += [(patch.name, case) for case in maker.cases()]
+            cases += [(patch.name, case) for case in maker.cases() if listed or not case.listed]
             unfit[patch.name] = maker.unfit
     inquiries = [
         Inquiry(case.probe, case.tree, f"{series.name} {case.kind} {case.name}") for _, case in cases
@@ -213,7 +217,7 @@ class _Maker:
         except InvalidInput as error:
             self.unfit.append(f"{kind} '{entry.name}': {error.what}: {error.where}: {error.found}")
             return
-        yield Case(self.probe, kind, entry.name, tree, entry.breaks, entry.costs, entry.why)
+        yield Case(self.probe, kind, entry.name, tree, entry.breaks, entry.costs, entry.why, True)
 
     # every hunk reverted alone
 

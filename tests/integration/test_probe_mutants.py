@@ -44,7 +44,9 @@ def release_of(series: str) -> Tree:
 def test_no_mutant_is_called_fixed_and_variants_are(name: str, patch: str) -> None:
     series, tree = read_series(PATCHES / name), release_of(name)
     sources = {path: SourceFile("100644", tree.read(path)) for path in series.paths if path in tree}
-    (trial,) = try_probes(PROBES, series, sources, tree, only=[patch], remembered=ANSWERS)
+    newest = max(other for other in SERIES if patch in read_series(PATCHES / other).names)
+    listed = name == newest  # on the others, `overlay patch lint --probes` asks about the lists as well
+    (trial,) = try_probes(PROBES, series, sources, tree, only=[patch], listed=listed, remembered=ANSWERS)
     assert trial.complaints == {}, trial.complaints
-    assert trial.of("mutant")
-    assert trial.of("variant")
+    assert trial.of("mutant") or not listed
+    assert trial.of("variant") or not listed
