@@ -17,6 +17,7 @@ SHORTEST = 16
 """Bytes of a line that is looked for in a whole tree; shorter ones stand in many places by chance."""
 
 LONGEST = 500
+_NO_CODE = (b"import ", b"from ", b"#", b"//")
 MOST_LINES = 2000
 SOURCES = (".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".hip", ".c", ".cc", ".cpp")
 
@@ -143,5 +144,11 @@ def grep(
 
 
 def telling(lines: Sequence[bytes]) -> list[bytes]:
-    """The lines that are long enough to be looked for, without their indentation."""
-    return [bare for line in lines if SHORTEST <= len(bare := line.strip()) <= LONGEST and is_telling(bare)]
+    """The lines that are long enough to be looked for, without indentation; imports and comments are not code
+    that goes elsewhere."""
+    bares = (line.strip() for line in lines)
+    return [
+        bare
+        for bare in bares
+        if SHORTEST <= len(bare) <= LONGEST and is_telling(bare) and not bare.startswith(_NO_CODE)
+    ]
