@@ -13,6 +13,7 @@ from benchmarks.applying import measure_applying
 from benchmarks.builds import Base, Build, measure_builds
 from benchmarks.fleet import measure_fleet
 from benchmarks.growth import measure_growth
+from benchmarks.judging import measure_judging
 from benchmarks.layers import measure_layers
 from benchmarks.measure import Sample
 from benchmarks.readme import put_figures
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
         sections = [
             measure_fleet(stage, options.base_bytes, options.runs),
             measure_growth(stage, tuple(options.sizes), never_pulled(options.base_bytes, builds)),
+            measure_judging(stage, options.runs, next(s for s in startup if s.name == "overlay list")),
             measure_applying(stage.directory / "applying", options.runs),
             measure_layers(stage.directory / "layers", heavy.layout, heavy.digest, options.runs),
         ]
