@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 _WRITERS = frozenset({"update", "setdefault", "__setitem__", "pop", "clear"})
 # What every module has.
-_ALWAYS = ("__name__", "__file__", "__doc__", "__dict__", "__spec__", "__loader__", "__package__", "__path__",
-           "__builtins__", "__annotations__", "__cached__", "__all__", "__class__")  # fmt: skip
+_ALWAYS = frozenset({
+    "__name__", "__file__", "__doc__", "__dict__", "__spec__", "__loader__", "__package__", "__builtins__",
+    "__annotations__", "__cached__", "__all__", "__class__",
+})  # fmt: skip
+# Without one of these words, no function of a module gives it a name.
+_TELLING = (b"global ", b"globals(", b"vars(", b"exec(", b"modules[", b"__dict__")
 
 
 @dataclass(frozen=True)
@@ -54,17 +58,26 @@ class Outline:
         return tuple(taken for taken in self.imports if taken.name == "*")
 
 
-def read_outline(tree: ast.Module) -> Outline:
+def read_outline(tree: ast.Module, data: bytes) -> Outline:
     """The outline of a module.
+
+    Args:
+        tree: its syntax tree.
+        data: its bytes, which tell in most cases that the whole tree need not be walked.
 
     Raises:
         RecursionError: it is nested too deeply to be looked at.
     """
-    imports = tuple(_imports(tree.body, is_guarded=False))
-    names = {*_ALWAYS, *_defined(tree.body), *_declared_global(tree)}
-    writes_globals = any(_writes_globals(node) for node in ast.walk(tree))
-    is_open = writes_globals or "__getattr__" in names or any(map(_replaces_module, ast.walk(tree)))
-    return Outline(frozenset(names), imports, is_open, writes_globals)
+    names = {*_ALWAYS, *_defined(tree.body)}
+    writes_globals = replaces_module = False
+    for node in ast.walk(tree) if any(word in data for word in _TELLING) else ():
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+        elif isinstance(node, (ast.Subscript, ast.Call)):
+            writes_globals = writes_globals or _writes_globals(node)
+            replaces_module = replaces_module or _replaces_module(node)
+    is_open = writes_globals or replaces_module or not names.isdisjoint(("__getattr__", "__path__"))
+    return Outline(frozenset(names), tuple(_imports(tree.body, is_guarded=False)), is_open, writes_globals)
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -88,12 +101,6 @@ def _defined(body: Iterable[ast.AST]) -> Iterator[str]:
             yield node.rest
         if not isinstance(node, ast.Lambda):
             waiting += ast.iter_child_nodes(node)
-
-
-def _declared_global(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            yield from node.names
 
 
 def _writes_globals(node: ast.AST) -> bool:
@@ -121,10 +128,8 @@ def _is_module(node: ast.AST) -> bool:
 
 
 def _replaces_module(node: ast.AST) -> bool:
-    """``sys.modules[__name__] = …``, ``__path__ = …``: others stand in for the module, or for those below."""
-    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        return _is_module(node)
-    return isinstance(node, ast.Name) and node.id == "__path__" and isinstance(node.ctx, ast.Store)
+    """``sys.modules[__name__] = …``: another one stands in for the module."""
+    return isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and _is_module(node)
 
 
 # --- imports ------------------------------------------------------------------------------------------------

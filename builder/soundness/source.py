@@ -103,7 +103,7 @@ class PythonFile:
     @cached_property
     def outline(self) -> Outline | None:
         """What it has and imports; None where that cannot be read."""
-        return _outlined(self._parse())
+        return _outlined(self._parse(), self._data)
 
     @cached_property
     def undefined(self) -> tuple[Undefined, ...] | None:
@@ -111,7 +111,7 @@ class PythonFile:
         from builder.soundness.names import undefined_names
 
         tree = self._parse()
-        outline = self.__dict__.setdefault("outline", _outlined(tree))
+        outline = self.__dict__.setdefault("outline", _outlined(tree, self._data))
         if tree is None or outline is None:
             return None
         try:
@@ -135,8 +135,8 @@ def _quietly(work: Callable[[], _T]) -> _T:
         return work()
 
 
-def _outlined(tree: ast.Module | None) -> Outline | None:
+def _outlined(tree: ast.Module | None, data: bytes) -> Outline | None:
     try:
-        return None if tree is None else read_outline(tree)
+        return None if tree is None else read_outline(tree, data)
     except RecursionError:
         return None
