@@ -154,6 +154,7 @@ def judge(
     pin = _Pin(subject, probes, cache, timeout)
     bench = _Bench(subject, probes, cache, pin, remembered, frozenset(accept_text), timeout, checker)
     say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
+    bench.find_side_by_side(targets)
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
     checker.save()
@@ -210,6 +211,37 @@ class _Bench:
     accept_text: frozenset[str]
     timeout: float | None
     checker: Checker
+
+    def find_side_by_side(self, targets: Sequence[Target]) -> None:
+        """Have processes find what is not remembered yet: reading sources keeps one processor of Python busy.
+
+        They leave what they found where it is remembered; what one of them could not find is found again.
+        """
+        waiting = [target for target in targets if self.remembered.get(target.upstream) is None]
+        workers = min(len(waiting), os.cpu_count() or 1)
+        if workers < 2:
+            return
+        for patch in self.subject.series.patches:
+            if (self.probes / f"{patch.name}.py").is_file():
+                self.pin.answer(patch.name)  # once, not once a process
+        children = [self._fork([waiting[n] for n in range(first, len(waiting), workers)])
+                    for first in range(workers)]  # fmt: skip
+        for child in children:
+            os.waitpid(child, 0)
+
+    def _fork(self, targets: Sequence[Target]) -> int:
+        """A process that finds what it can on these targets and ends; its id."""
+        child = os.fork()
+        if child:
+            return child
+        try:
+            for target in targets:
+                with ExitStack() as stack:
+                    witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
+                    _Case(self, target, witness, stack).find()
+            self.checker.save()
+        finally:
+            os._exit(0)  # an error is met again, and said, by who waits for this
 
     def judge(self, target: Target) -> list[Judgement]:
         """Every patch on one target."""

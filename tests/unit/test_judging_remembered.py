@@ -20,7 +20,8 @@ def lab(tmp_path: Path) -> Lab:
 
 @pytest.fixture
 def merges(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A note of each merge that git is asked for."""
+    """A note of each merge that git is asked for, all in this process."""
+    monkeypatch.setattr(judging.os, "cpu_count", lambda: 1)
     noted: list[object] = []
     real = judging.merge_series
 
@@ -53,6 +54,16 @@ def test_again_is_the_same_without_a_merge(lab: Lab, merges: list[object]) -> No
     assert len(merges) == 2
     assert again.as_json() == first.as_json()
     assert again.judgements == first.judgements
+
+
+def test_side_by_side_finds_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin, patches = series(lab)
+    found = []
+    for processors in (1, 2, 3):
+        shutil.rmtree(lab.cache, ignore_errors=True)
+        monkeypatch.setattr(judging.os, "cpu_count", lambda count=processors: count)
+        found.append(lab.judge(pin, patches, "v1.0.0", "v1.1.0", "v1.2.0").judgements)
+    assert found[0] == found[1] == found[2]
 
 
 def cut(path: Path, other: Path) -> None:
