@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,9 @@ def test_patch_byte_with_a_new_version(project: Project) -> None:
     patch = project.series.parent / "shm-broadcast-host-ip.patch"
     patch.write_bytes(patch.read_bytes().replace(b"\n\n", b"\n\nOne more line.\n", 1))
     text = project.spec.read_text()
-    project.spec.write_text(text.replace('version: "1"', 'version: "2"'))
+    newer, found = re.subn(r'version: "\d+"', 'version: "999"', text)
+    assert found == 1
+    project.spec.write_text(newer)
     assert project.drift() == [("spec", "version"), ("patch", "shm-broadcast-host-ip")]
 
 

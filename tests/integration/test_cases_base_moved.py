@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Overlay, Run
+from builder.build import creation_time
+from builder.spec import read_spec
+from tests.conftest import ROOT, Overlay, Run
 from tests.integration.bases import SOURCES, Base, changed_base
 from tests.integration.judge import OVERLAY, Git, Judgement, in_image
 from tests.integration.layouts import Layout, files_of_layer
@@ -25,7 +27,7 @@ from tests.integration.tampering import add_overlay, file, mail
 
 TOUCHED = "python/sglang/srt/environ.py"
 SITE = "usr/local/lib/python3.12/dist-packages"
-SPEC_TIME = 1795910400  # 2026-11-29T00:00:00Z, the spec's date
+SPEC_TIME = creation_time(read_spec(ROOT / "overlays" / f"{OVERLAY}.yaml"))  # of every new layer
 
 
 def build(overlay: Overlay, base: Base, wheel: Path, *options: object, name: str = OVERLAY) -> Run:
