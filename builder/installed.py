@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
-from email.parser import BytesHeaderParser
 
 from builder.errors import ImageMismatch
 from builder.image.rootfs import RootFS
 from builder.requirements import CUDA, Installed
-from builder.roots import find_interpreter, search_directories
+from builder.roots import distributions, find_interpreter, search_directories
 
 CUDA_FILE = "/usr/local/cuda/version.json"
 CUDA_VARIABLE = "CUDA_VERSION"
-_METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d+\.\d+)?\.(dist|egg)-info\Z")
 
 
 def find_installed(
@@ -35,26 +32,12 @@ def find_installed(
             places = search_directories(rootfs, interpreter, environment, working_dir)
         except ImageMismatch:
             places = []  # no Python: then nothing is installed for one
-        for directory in places:
-            _read_directory(rootfs, directory, versions)
+        for found in distributions(rootfs, places, versions.keys()):
+            versions[found.normal_name] = versions[found.normal_name] or found.version
     if CUDA not in names:
         return versions, ()
     cuda, notes = _cuda(rootfs, environment)
     return {**versions, CUDA: cuda}, notes
-
-
-def _read_directory(rootfs: RootFS, directory: str, versions: dict[str, str | None]) -> None:
-    """Add what a directory has; the first on the path counts, as for Python."""
-    for entry in rootfs.listdir(directory):
-        match = _METADATA.match(entry)
-        name = re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
-        if match is None or name not in versions or versions[name] is not None:
-            continue
-        found = rootfs.lookup(f"{directory}/{entry}/METADATA") or rootfs.lookup(
-            f"{directory}/{entry}/PKG-INFO"
-        )
-        headers = BytesHeaderParser().parsebytes((found and found.data) or b"")
-        versions[name] = str(headers.get("Version") or match["version"]).strip()
 
 
 def _cuda(rootfs: RootFS, environment: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
 
 from builder.errors import ImageMismatch
 from builder.image.rootfs import Files, Found, RootFS
@@ -27,6 +29,7 @@ _UPSTREAM = {"sglang": "python/sglang"}
 _USUAL_TREES = ("/sgl-workspace/sglang/python",)
 _USUAL_PACKAGES = ("/usr/local/lib", "/usr/lib", "/opt/*/lib", "/root/.local/lib")
 _IN_WORKING_DIR = "in the working directory"
+_METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d+\.\d+)?\.(dist|egg)-info\Z")
 _EXTENSION = re.compile(r"(\.cpython-[^.]+|\.abi3)?\.so\Z")
 
 
@@ -121,8 +124,9 @@ def find_roots(
     reachable = {path for path, _ in copies}
     leftovers = dict(_leftovers(rootfs, package, working_dir))
     unreachable = [(path, why) for path, why in leftovers.items() if path not in reachable]
-    distributions = list(_distributions(rootfs, [*search.sites, *search.entries], package))
-    roots = [_root(package, path, why, distributions) for path, why in [*copies, *unreachable]]
+    name = canonicalize_name(package)
+    installed = list(distributions(rootfs, [*search.sites, *search.entries], (name, f"{name}-python")))
+    roots = [_root(package, path, why, installed) for path, why in [*copies, *unreachable]]
     chosen, others = roots[0], tuple(roots[1:])
     warnings = tuple(_warning(chosen, other) for other in others)
     return Roots(chosen, others, interpreter, tuple(search.entries), warnings)
@@ -440,29 +444,48 @@ def _usual_sites(rootfs: RootFS) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Distribution:
+class Distribution:
+    """An installed distribution, by its metadata (PEP 376).
+
+    Args:
+        normal_name: as PEP 503 compares it.
+        name, version: as the metadata has them, else as its directory is named.
+        directory: that its metadata lies in.
+        editable: the tree that it was installed from, for an editable install.
+    """
+
+    normal_name: str
     name: str
     version: str
-    directory: str  # that its metadata lies in
-    editable: str | None  # the tree that it was installed from, for an editable install
+    directory: str
+    editable: str | None
 
 
-def _distributions(rootfs: RootFS, directories: Iterable[str], package: str) -> Iterator[_Distribution]:
-    """Installed metadata of ``package``, by the name it has or by the usual ``PACKAGE-python``."""
+def distributions(
+    rootfs: RootFS, directories: Iterable[str], names: Collection[str]
+) -> Iterator[Distribution]:
+    """The installed distributions of some names, directory by directory.
+
+    Args:
+        rootfs: the image's files.
+        directories: where to look, in the order of Python's path: of two of a name, the first counts.
+        names: normalised (PEP 503).
+    """
     for directory in dict.fromkeys(directories):
-        for name in rootfs.listdir(directory):
-            match = re.fullmatch(r"([A-Za-z0-9._]+?)-([^-]+)\.(dist-info|egg-info)", name)
-            if not match or _normal(match[1]) not in (_normal(package), f"{_normal(package)}-python"):
+        for entry in rootfs.listdir(directory):
+            match = _METADATA.match(entry)
+            normal_name = canonicalize_name(match["name"]) if match else ""
+            if match is None or normal_name not in names:
                 continue
-            metadata = rootfs.lookup(f"{directory}/{name}/METADATA") or rootfs.lookup(
-                f"{directory}/{name}/PKG-INFO"
-            )
+            above = f"{directory}/{entry}"
+            metadata = rootfs.lookup(f"{above}/METADATA") or rootfs.lookup(f"{above}/PKG-INFO")
             headers = BytesHeaderParser().parsebytes((metadata and metadata.data) or b"")
-            yield _Distribution(
-                str(headers.get("Name") or match[1]),
-                str(headers.get("Version") or match[2]),
+            yield Distribution(
+                normal_name,
+                str(headers.get("Name") or match["name"]),
+                str(headers.get("Version") or match["version"]).strip(),
                 directory,
-                _editable(rootfs, f"{directory}/{name}/direct_url.json"),
+                _editable(rootfs, f"{above}/direct_url.json"),
             )
 
 
@@ -479,8 +502,8 @@ def _editable(rootfs: RootFS, path: str) -> str | None:
     return None
 
 
-def _root(package: str, path: str, why: str, distributions: Iterable[_Distribution]) -> PackageCopy:
-    there = list(distributions)
+def _root(package: str, path: str, why: str, installed: Iterable[Distribution]) -> PackageCopy:
+    there = list(installed)
     # setuptools names the .pth of an editable install after its distribution.
     editable = (d for d in there if why.startswith(f"{d.directory}/__editable__."))
     own = next((d for d in there if _holds(d, path)), None) or next(editable, None)
@@ -494,15 +517,11 @@ def _root(package: str, path: str, why: str, distributions: Iterable[_Distributi
     )
 
 
-def _holds(distribution: _Distribution, path: str) -> bool:
+def _holds(distribution: Distribution, path: str) -> bool:
     """Whether a package's directory is of this distribution."""
     if distribution.editable is None:
         return path.rpartition("/")[0] == distribution.directory
     return path.startswith(f"{distribution.editable}/")
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _plain(path: str) -> str:

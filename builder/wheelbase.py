@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from builder.errors import ImageMismatch, InvalidInput
 from builder.image.append import new_index, timestamp
 from builder.image.layer import (
@@ -176,7 +178,7 @@ def read_sources(wheel: Path) -> Sources:
     metadata, *files = read_wheel(wheel, "sglang")
     headers = BytesHeaderParser().parsebytes(metadata.data)
     name, version = str(headers.get("Name", "")), str(headers.get("Version", ""))
-    if re.sub(r"[-_.]+", "-", name).lower() != "sglang" or not re.fullmatch(r"[A-Za-z0-9.!+]+", version):
+    if canonicalize_name(name) != "sglang" or not re.fullmatch(r"[A-Za-z0-9.!+]+", version):
         raise InvalidInput(
             "not a wheel of SGLang",
             where=str(wheel),

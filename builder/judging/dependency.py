@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.judging.evidence import Dependency
@@ -48,14 +49,14 @@ def read_pins(tree: Tree) -> dict[str, Pin]:
     for path, pattern in _PATTERNS.items():
         for name, version in _matches(tree, path, pattern):
             specifier = f">={version}" if path == ASSERTED else version
-            found.setdefault(normalised(name), Pin(specifier, path))
+            found.setdefault(canonicalize_name(name), Pin(specifier, path))
     return found
 
 
 def compare_pins(names: Iterable[str], pin: dict[str, Pin], target: dict[str, Pin]) -> tuple[Dependency, ...]:
     """The distributions as the pinned tree and the target ask for them."""
     found = []
-    for name in dict.fromkeys(map(normalised, names)):
+    for name in dict.fromkeys(map(canonicalize_name, names)):
         was, now = pin.get(name), target.get(name)
         source = now.source if now else was.source if was else ""
         found.append(Dependency(name, was.specifier if was else None, now.specifier if now else None, source))
@@ -103,11 +104,6 @@ def with_pins(tree: Tree, dependencies: Iterable[Dependency]) -> Tree:
     return MappingTree(changed, under=tree)
 
 
-def normalised(name: str) -> str:
-    """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _matches(tree: Tree, path: str, pattern: re.Pattern[bytes]) -> Iterator[tuple[str, str]]:
     if path in tree:
         for match in pattern.finditer(tree.read(path)):
@@ -115,7 +111,7 @@ def _matches(tree: Tree, path: str, pattern: re.Pattern[bytes]) -> Iterator[tupl
 
 
 def _replaced(back: dict[str, bytes], path: str, match: re.Match[bytes]) -> bytes:
-    version = back.get(normalised(match[1].decode()))
+    version = back.get(canonicalize_name(match[1].decode()))
     if version is None:
         return match[0]
     if path == ASSERTED:

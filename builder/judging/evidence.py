@@ -66,9 +66,8 @@ class HunkEvidence:
     Args:
         path: the file, as the patch names it.
         number: the hunk's number in the file's diff, from 1; 0 where the whole file is meant.
-        state: ``present`` (the target has it), ``carries`` (it merges at ``line``), ``ambiguous`` (it
-        does not
-            merge and its lines fit several places), ``conflict``, ``gone`` (the file is not there).
+        state: ``present`` (the target has it), ``carries`` (it merges at ``line``), ``ambiguous`` (it does
+            not merge and its lines fit several places), ``conflict``, ``gone`` (the file is not there).
         line: where it carries, in the target with the patches before this one, from 1.
         places: the other lines at which its pre-image stands, from 1.
         moved_to: the file's name in the target, when it is another.

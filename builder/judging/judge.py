@@ -19,8 +19,8 @@ from builder.judging.earlier import with_earlier
 from builder.judging.evidence import Behaviour, Dependency, Evidence, History, Landed, TextEvidence
 from builder.judging.hangs import hanging_on
 from builder.judging.history import Range, bisect, by_releases, commits_between, pickaxe
+from builder.judging.kept import Asked, Found, KeptEvidence
 from builder.judging.landed import Log, landed, requests_of
-from builder.judging.remembered import Asked, Found, Remembered
 from builder.judging.scratch import Scratch, open_scratch
 from builder.judging.target import Target
 from builder.judging.text import MergedSeries, merge_series
@@ -150,9 +150,9 @@ def judge(
         Unavailable: git fails, or a partial clone has to fetch a file and cannot.
     """
     checker = Checker(cache)
-    remembered = Remembered(cache / "evidence", subject.series, subject.drop, subject.pin, probes)
+    kept = KeptEvidence(cache / "evidence", subject.series, subject.drop, subject.pin, probes)
     pin = _Pin(subject, probes, cache, timeout)
-    bench = _Bench(subject, probes, cache, pin, remembered, frozenset(accept_text), timeout, checker)
+    bench = _Bench(subject, probes, cache, pin, kept, frozenset(accept_text), timeout, checker)
     say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
     bench.find_side_by_side(targets)
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
@@ -207,7 +207,7 @@ class _Bench:
     probes: Path
     cache: Path
     pin: _Pin
-    remembered: Remembered
+    kept: KeptEvidence
     accept_text: frozenset[str]
     timeout: float | None
     checker: Checker
@@ -285,11 +285,11 @@ class _Case:
 
     def find(self) -> dict[str, Found]:
         """What the sources say of every patch; as far as it is not remembered, it is asked."""
-        patches, remembered = self.bench.subject.series.patches, self.bench.remembered
-        known = remembered.get(self.target.upstream) or {}
+        patches, kept = self.bench.subject.series.patches, self.bench.kept
+        known = kept.get(self.target.upstream) or {}
         found = {patch.name: self._found(patch, known.get(patch.name)) for patch in patches}
         if not known or any(found[n] != known.get(n) and found[n].is_certain for n in found):
-            remembered.put(self.target.upstream, found)
+            kept.put(self.target.upstream, found)
         return found
 
     def _found(self, patch: Patch, known: Found | None) -> Found:

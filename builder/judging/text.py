@@ -1,12 +1,10 @@
 """Evidence by text: a series merged into a target, patch after patch, as git's own three-way merge has it.
 
-For patch *n* the merge's base is the pin with the patches before *n*, "theirs" is that with *n*, and
-"ours" is the
-target with what of the patches before *n* could be carried. So a merged earlier patch takes nothing from
-a later
-one, a block that stands twice is known by what surrounds it, and a squash-merged patch merges to nothing.
-Files that are the same in base and ours need no merge; all others go through git, those of independent
-patches in one process. The same is then asked for each hunk alone.
+For patch *n* the merge's base is the pin with the patches before *n*, "theirs" is that with *n*, and "ours"
+is the target with what of the patches before *n* could be carried. So a merged earlier patch takes nothing
+from a later one, a block that stands twice is known by what surrounds it, and a squash-merged patch merges to
+nothing. Files that are the same in base and ours need no merge; all others go through git, those of
+independent patches in one process. The same is then asked for each hunk alone.
 
 What merges to nothing is there; what conflicts or merges is not therefore missing: hunks that stand in the
 target already (:mod:`builder.judging.standing`) are put into the merge's base, and only the others are merged
@@ -36,6 +34,8 @@ from builder.upstream import Upstream
 
 Versions = Mapping[str, SourceFile | None]
 
+_OF_PROBLEMS: Mapping[str, HunkState] = {"already": "present", "ambiguous": "ambiguous"}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -44,9 +44,8 @@ class Step:
     Args:
         name: the patch.
         evidence: what became of it.
-        before, after: the files it concerns, in the target, before and after it was carried; None where
-        there is
-            none. Equal when nothing was carried.
+        before, after: the files it concerns, in the target, before and after it was carried; None where there
+            is none. Equal when nothing was carried.
         conflicts: the files as git leaves them, with conflict markers.
         there: the patch's base with those of its hunks that are known to stand in the target; empty without.
     """
@@ -475,7 +474,7 @@ class _Merger:
                 found.append(HunkEvidence(diff.path, number, "carries", placed[0].landed))
                 continue
             problem = problems[0]
-            state: HunkState = {"already": "present", "ambiguous": "ambiguous"}.get(problem.kind, "conflict")  # type: ignore[assignment]
+            state = _OF_PROBLEMS.get(problem.kind, "conflict")
             found.append(
                 HunkEvidence(diff.path, number, state, places=problem.places, details=problem.details)
             )

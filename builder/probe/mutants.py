@@ -20,6 +20,7 @@ from builder.probe.harness import Answer, Tree
 from builder.probe.lists import Entry, Excuse, Lists, edited, read_lists
 from builder.probe.matrix import Inquiry, answer_json, ask_each
 from builder.probe.rewriting import REWRITINGS, Touched, rewritten, touched_names
+from builder.probe.sources import patched_tree
 from builder.probe.trees import MappingTree
 from builder.series import Series
 from builder.source import Sources
@@ -199,7 +200,7 @@ class _Maker:
 
     def __post_init__(self) -> None:
         self.unfit: list[str] = []
-        self._fixed = _tree(self.pristine, self.applied)
+        self._fixed = patched_tree(self.pristine, self.applied)
 
     def cases(self) -> Iterator[Case]:
         for entry in self.lists.mutants:
@@ -244,7 +245,7 @@ class _Maker:
             self.unfit.append(f"{name}: {failed} does not apply")
             return
         costs, why = (excuse.costs, excuse.why) if excuse else ("", "")
-        tree = _tree(self.pristine, applied)
+        tree = patched_tree(self.pristine, applied)
         yield Case(self.probe, "mutant", name, tree, costs=costs, why=why)
 
     # the patch's own definitions in other words
@@ -266,11 +267,6 @@ class _Maker:
             made: dict[str, bytes | None] = dict(rewritten(kind, files))
             if made:
                 yield Case(self.probe, "variant", kind, MappingTree(made, under=self._fixed))
-
-
-def _tree(pristine: Tree, applied: AppliedSeries) -> MappingTree:
-    after = {path: None if source is None else source.data for path, source in applied.after.items()}
-    return MappingTree(after, under=pristine)
 
 
 def _without_hunk(file: FileDiff, hunk: Hunk) -> FileDiff | None:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import cast, get_args
 
 from builder.probe.harness import Answer, State, Tree
+from builder.program import source_digest
 from builder.wholefile import write_whole
 
 MOST_TRACES = 16
@@ -29,14 +28,6 @@ Question = tuple[str, ...]
 """What a probe asks a tree: the method's name and its arguments."""
 
 _STATES = frozenset(get_args(State)) - {"unknown"}
-
-
-@cache
-def _machinery_digest() -> str:
-    digest = hashlib.sha256(sys.version.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):  # probes import some, the others run them
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 class Heard:
@@ -120,7 +111,8 @@ class Memory:
         self._most = 1 if about else MOST_TRACES
 
     def _path(self, probe: bytes, fingerprint: str) -> Path:
-        parts = (_machinery_digest(), _hash(probe), fingerprint)
+        # probes import some of these modules, the others run them
+        parts = (source_digest("probe"), _hash(probe), fingerprint)
         return self._directory / _hash("\n".join(parts).encode())
 
     def get(self, probe: bytes, fingerprint: str) -> Answer | None:

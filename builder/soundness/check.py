@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from builder.gitstore import blob_id
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
+from builder.program import source_digest
 from builder.remembered import Remembered
 from builder.soundness.data import why_not_parsed
 from builder.soundness.modules import Modules, module_of, root_of
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["does-not-compile", "undefined-name", "unresolved-import", "data-file"]
 Versions = Mapping[str, SourceFile | None]
-
-SCHEMA = 1
-"""Another number whenever something else is found in the same files."""
 
 MOST_READERS = 100
 """Files that are read to see whether others take the same name."""
@@ -318,7 +316,7 @@ def _key(before: Versions, after: Versions, under: Tree) -> str | None:
         return None
     from pyflakes import __version__ as pyflakes
 
-    digest = hashlib.sha256(f"{SCHEMA} {sys.version} {pyflakes} {below}".encode())
+    digest = hashlib.sha256(f"{source_digest('soundness')} {pyflakes} {below}".encode())
     for versions in (before, after):
         for path, source in sorted(versions.items()):
             fact = f"{path}\0{source.mode} {source.blob}" if source else f"{path}\0none"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from builder.authoring.lint.finding import Finding
 from builder.authoring.mending import added_lines, split
 from builder.errors import InvalidInput
 from builder.probe.sources import pristine_tree
+from builder.program import git_identity
 from builder.remembered import Remembered
 from builder.soundness.check import Checker
 from builder.soundness.series import ALLOW, changes_of, check_each, without
@@ -90,14 +89,6 @@ def _rendering_key(report: PatchReport) -> str:
         sides = [(side.mode, side.blob) if side else None for side in (change.pre, change.post)]
         digest.update(repr((change.old_path, change.path, sides, git_identity())).encode())
     return digest.hexdigest()
-
-
-@functools.cache
-def git_identity() -> tuple[str, int, int]:
-    """Which git there is, without asking it."""
-    program = shutil.which("git") or ""
-    facts = Path(program).stat() if program else None
-    return program, facts.st_size if facts else 0, facts.st_mtime_ns if facts else 0
 
 
 def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:

@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -25,14 +22,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from builder.judging.evidence import Behaviour, Dependency, TextEvidence
 from builder.probe.harness import Answer
 from builder.probe.run import read_probe
+from builder.program import git_identity, source_digest
 from builder.series import Series
 from builder.soundness.check import Flaw
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
 
-_PACKAGE = Path(__file__).parent.parent
 # All that decides what is found: another version of it finds it anew.
-_ALGORITHM = ("judging", "soundness", "probe", ".")
+_ROOMS = ("judging", "soundness", "probe", ".")
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Found:
         return self.asked is None or self.asked.is_certain
 
 
-class Remembered:
+class KeptEvidence:
     """What was found for one series.
 
     Args:
@@ -79,10 +76,12 @@ class Remembered:
     def __init__(
         self, directory: Path, series: Series, drop: Sequence[str], pin: Upstream, probes: Path
     ) -> None:
+        from pyflakes import __version__ as pyflakes
+
         self._directory = directory
         self._names = [patch.name for patch in series.patches]
         files = [probes / f"{name}.py" for name in self._names]
-        parts = [_algorithm(), sys.version, *drop, _identity(pin)]
+        parts = [source_digest(*_ROOMS), git_identity(), pyflakes, *drop, _identity(pin)]
         parts += [f"{patch.name} {_sha256(patch.data)}" for patch in series.patches]
         parts += [f"{path.name} {_sha256(read_probe(path))}" for path in files if path.is_file()]
         self._series = _sha256("\n".join(parts).encode("utf-8", "surrogateescape"))
@@ -116,22 +115,6 @@ class Remembered:
 def _identity(upstream: Upstream) -> str:
     """Names an upstream's sources, to the byte."""
     return " ".join(f"{mount.prefix}:{mount.commit}" for mount in upstream.mounts)
-
-
-@cache
-def _algorithm() -> str:
-    """Names this program, and the git that merges for it."""
-    digest = hashlib.sha256()
-    for path in _sources():
-        digest.update(path.read_bytes())
-    if git := shutil.which("git"):
-        about = os.stat(git)  # noqa: PTH116
-        digest.update(f"{git} {about.st_size} {about.st_mtime_ns}".encode())
-    return digest.hexdigest()
-
-
-def _sources() -> Iterable[Path]:
-    return (path for below in _ALGORITHM for path in sorted((_PACKAGE / below).glob("*.py")))
 
 
 def _checksum(key: str, body: bytes) -> str:
