@@ -217,7 +217,7 @@ class _Bench:
 
         They leave what they found where it is remembered; what one of them could not find is found again.
         """
-        waiting = [target for target in targets if self.remembered.get(target.upstream) is None]
+        waiting = [target for target in targets if self.kept.get(target.upstream) is None]
         workers = min(len(waiting), os.cpu_count() or 1)
         if workers < 2:
             return
