@@ -31,6 +31,7 @@ from builder.placing import (
 from builder.series import Series, rule_for
 from builder.source import SourceFile, Sources
 from builder.wholefile import write_whole
+from builder.wording import counted
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,8 @@ def conflict_error(tried: AppliedSeries, *, hint: str | None = None, overlay: st
             lines += [f"    | {line}" for line in found.details.splitlines()]
     good = len(tried.reports) - len(tried.failed)
     return PatchConflict(
-        f"{len(tried.failed)} of {len(tried.reports)} patches do not apply; nothing was written",
+        f"{len(tried.failed)} of {counted(len(tried.reports), 'patch', 'patches')} "
+        f"{'does' if len(tried.failed) == 1 else 'do'} not apply; nothing was written",
         where=f"patches/{tried.series.name}/{first.patch.name}.patch, {problem.path}"
         + (f", hunk {problem.hunk}" if problem.hunk else ""),
         expected=problem.expected or None,

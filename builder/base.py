@@ -41,6 +41,7 @@ from builder.image.reference import LayoutReference, Reference, parse_location
 from builder.pinning import no_base
 from builder.source import SourceFile
 from builder.spec import BaseSpec, SourcePath, Spec
+from builder.wording import counted
 
 if TYPE_CHECKING:
     from builder.image.layerindex import LayerIndex
@@ -547,7 +548,7 @@ def _kind(
 def _in_short(base: Base, kinds: Collection[Kind], count: int) -> tuple[str, str]:
     """What is wrong with a base's files, and what to do."""
     labels = labels_of(base.config)
-    files = f"{count} file{'s' * (count > 1)} of the base"
+    files = f"{counted(count, 'file')} of the base"
     if held := labels.get(OVERLAY_LABEL):
         below = f"{labels.get(BASE_NAME, base.name)}@{labels.get(BASE_DIGEST, 'sha256:…')}"
         return (

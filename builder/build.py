@@ -46,6 +46,7 @@ from builder.soundness.check import Checker
 from builder.soundness.series import check_series
 from builder.spec import Spec, read_spec
 from builder.upstream import Upstream, peeled, resolve_upstream
+from builder.wording import counted
 
 if TYPE_CHECKING:
     from builder.attest.document import Document
@@ -445,13 +446,9 @@ def documents_of(plan: Plan, digest: str, patched: Patched, key: SigningKey | No
 def _applied(report: PatchReport) -> str:
     """What a patch did, in words."""
     hunks = sum(len(change.hunks) for change in report.files)
-    text = f"{_count(hunks, 'hunk')} in {_count(len(report.files), 'file')}"
+    text = f"{counted(hunks, 'hunk')} in {counted(len(report.files), 'file')}"
     text += f", {report.offsets} at an offset" if report.offsets else ""
-    return text + (f", {_count(len(report.dropped), 'file')} dropped by rule" if report.dropped else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return text + (f", {counted(len(report.dropped), 'file')} dropped by rule" if report.dropped else "")
 
 
 def image_record(baked: Baked) -> dict[str, Any]:

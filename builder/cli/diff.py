@@ -11,6 +11,7 @@ import click
 from builder.cli.options import accept_text_option, complete_overlay, root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
 from builder.errors import UsageError
+from builder.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -268,8 +269,9 @@ def _print_text(
 
 def _print_report(report: Report, there: Collection[str]) -> None:
     subject = report.subject
+    patches = counted(len(subject.series.patches), "patch", "patches")
     click.echo(
-        f"{paint(subject.name, 'bold')} {subject.version}: {len(subject.series.patches)} patches of "
+        f"{paint(subject.name, 'bold')} {subject.version}: {patches} of "
         f"{subject.series.name}, pinned to {subject.release}\n"
     )
     if len(report.targets) == 1:

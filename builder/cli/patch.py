@@ -41,6 +41,7 @@ from builder.probe.mutants import Trial
 from builder.root import cache_path, find_root, state_path
 from builder.upstream import Upstream
 from builder.wholefile import write_whole
+from builder.wording import counted
 
 series_argument = click.argument("series", shell_complete=complete_series)
 
@@ -149,7 +150,7 @@ def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
         for path in one.merged:
             click.echo(f"  merged three ways: {path} (the release has another file than the commit)")
         if one.offsets:
-            click.echo(f"  {one.offsets} hunks moved to their lines")
+            click.echo(f"  {counted(one.offsets, 'hunk')} moved to another line")
 
 
 @command.command("export", epilog="Example: overlay patch export v0.5.20 --check")
@@ -213,10 +214,10 @@ def export(
         name = branch or f"overlay/{home.name}"
         drafts = drafts or [draft_of(report) for report in apply_home(home, upstream).reports]
         tip = write_branch(Path(str(output)), name, home.spec.upstream.commit, drafts)
-        click.echo(f"{len(drafts)} commits on {name}, at {tip[:12]}")
+        click.echo(f"{counted(len(drafts), 'commit')} on {name}, at {tip[:12]}")
     elif output is not None:
         write_directory(Path(output), exported)
-        click.echo(f"{len(exported)} patches in {output}")
+        click.echo(f"{counted(len(exported), 'patch', 'patches')} in {output}")
     else:
         gone = home.write([(patch.name, patch.data) for patch in exported])
         if from_worktree:
@@ -434,7 +435,8 @@ def _check(home: Home, exported: Sequence[Exported], as_json: bool) -> None:
     stale = [patch.name for patch in exported if patch.changed]
     if stale:
         raise PatchConflict(
-            f"{len(stale)} of {len(exported)} patches are not in canonical form",
+            f"{len(stale)} of {counted(len(exported), 'patch', 'patches')} "
+            f"{'is' if len(stale) == 1 else 'are'} not in canonical form",
             where=str(home.directory),
             found=", ".join(stale),
             hint=f"overlay patch export {home.name}",
@@ -454,7 +456,8 @@ def _say_exported(exported: Sequence[Exported], as_json: bool, gone: Sequence[st
     for name in gone:
         click.echo(f"{paint('removed', 'yellow')}  {name}")
     click.echo(
-        f"{len(exported)} patches, {len(changed)} written anew, {len(exported) - len(changed)} as they were"
+        f"{counted(len(exported), 'patch', 'patches')}, {len(changed)} written anew, "
+        f"{len(exported) - len(changed)} as before"
     )
 
 
@@ -464,7 +467,7 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
         sys.stdout.buffer.write(data)
     else:
         write_whole(Path(output), data)
-        click.echo(f"{len(exported)} patches in {output}")
+        click.echo(f"{counted(len(exported), 'patch', 'patches')} in {output}")
 
 
 @command.command("lint", epilog="Example: overlay patch lint v0.5.20 --fix")
@@ -562,4 +565,4 @@ def _say_findings(
             if value:
                 click.echo(f"  {label + ':':<10}{value}")
     excuses = f", {len(allowed)} excused" if allowed else ""
-    click.echo(f"{len(findings)} {'finding' if len(findings) == 1 else 'findings'}{excuses}")
+    click.echo(f"{counted(len(findings), 'finding')}{excuses}")

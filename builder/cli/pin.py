@@ -20,6 +20,7 @@ from builder.lock import Lock, read_lock, update_lock
 from builder.pinning import Moved, Pin, check_pins, check_spec, pin_command, resolve_pin, spec_location
 from builder.root import Root, cache_path, find_root
 from builder.spec import BaseSpec, Spec, read_spec
+from builder.wording import counted
 
 if TYPE_CHECKING:
     from builder.image.registry import Network
@@ -112,7 +113,7 @@ def _print_facts(facts: Facts) -> None:
     for root in facts.roots:
         installed = f" ({root.distribution} {root.version})" if root.distribution else ""
         click.echo(f"{'':<14}{root.path} at /{root.image_path}{installed}")
-    click.echo(f"{'':<14}{len(facts.files)} files as the series expects them")
+    click.echo(f"{'':<14}{counted(len(facts.files), 'file')} as the series expects")
     for text in facts.warnings:
         warn(text)
 

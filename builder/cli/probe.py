@@ -11,6 +11,7 @@ from builder.cli.completion import IMAGE_TREE, complete_tree
 from builder.cli.options import root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
 from builder.errors import UsageError
+from builder.wording import counted
 
 if TYPE_CHECKING:
     from builder.probe.matrix import Matrix
@@ -100,7 +101,7 @@ def command(
     progress = Progress()
     try:
         named = [_tree(name, home, progress) for name in dict.fromkeys(trees)]
-        progress(f"running {len(probes)} probes on {len(named)} trees")
+        progress(f"running {counted(len(probes), 'probe')} on {counted(len(named), 'tree')}")
         matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout, remembered=kept)
     finally:
         progress.close()

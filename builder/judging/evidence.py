@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from builder.probe.harness import Answer
 from builder.soundness.check import Flaw
+from builder.wording import counted
 
 HunkState = Literal["present", "carries", "ambiguous", "conflict", "gone"]
 Proof = Literal["lines", "syntax", "no code", "hint"]
@@ -155,16 +156,16 @@ class TextEvidence:
         shown = [str(standing) for standing in standings if standing.proof in ("lines", "syntax")]
         if not shown:
             return "nothing is left of it when merged"
-        more = f"; and {len(shown) - 2} hunks more" if len(shown) > 2 else ""
+        more = f"; and {counted(len(shown) - 2, 'hunk')} more" if len(shown) > 2 else ""
         return "; ".join(shown[:2]) + more
 
     def __str__(self) -> str:
         present = sum(hunk.state == "present" for hunk in self.hunks)
         bad = [hunk for hunk in self.hunks if hunk.state in ("conflict", "ambiguous", "gone")]
         if self.state == "partial":
-            return f"partial: {present} of {len(self.hunks)} hunks are there"
+            return f"partial: {present} of {counted(len(self.hunks), 'hunk')} there"
         if self.state == "conflict":
-            return f"conflict: {len(bad)} of {len(self.hunks)} hunks"
+            return f"conflict: {len(bad)} of {counted(len(self.hunks), 'hunk')}"
         if self.state == "moves":
             return "carries, files moved"
         if self.since:

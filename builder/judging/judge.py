@@ -37,6 +37,7 @@ from builder.soundness.check import Checker, Flaw
 from builder.soundness.series import without
 from builder.source import SourceFile
 from builder.upstream import Upstream
+from builder.wording import counted
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,10 @@ def judge(
     kept = KeptEvidence(cache / "evidence", subject.series, subject.drop, subject.pin, probes)
     pin = _Pin(subject, probes, cache, timeout)
     bench = _Bench(subject, probes, cache, pin, kept, frozenset(accept_text), timeout, checker)
-    say(f"judging {len(subject.series.patches)} patches on {len(targets)} targets")
+    say(
+        f"judging {counted(len(subject.series.patches), 'patch', 'patches')} "
+        f"on {counted(len(targets), 'target')}"
+    )
     bench.find_side_by_side(targets)
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))

@@ -36,6 +36,7 @@ from builder.spec import Spec, UpstreamSpec, read_spec
 from builder.specedit import SpecText, bumped
 from builder.transaction import write_all
 from builder.upstream import absolute_address
+from builder.wording import counted
 
 Say = Callable[[str], None]
 MOST_BETWEEN = 12
@@ -379,7 +380,9 @@ def _moves(
                 if answer is not None:
                     lines.append(f"{move.name}, {when}: {answer.state}: {answer.evidence}")
         raise ProbeFailed(
-            f"{len(bad)} carried patches do not do what their probes ask for; nothing was written",
+            "a carried patch does not do what its probe asks for; nothing was written"
+            if len(bad) == 1
+            else f"{len(bad)} carried patches do not do what their probes ask for; nothing was written",
             where=str(tree.path),
             expected="defect on the new release, fixed with the series",
             found=", ".join(move.name for move in bad),
@@ -408,7 +411,9 @@ def _check_accepted(
     why = {move.name: " (and it does not say why)" if move.name in silent else "" for move in open_}
     why |= {m.name: f"{why[m.name]} (overlay diff says rework)" for m in open_ if m.name in state.to_rework}
     raise PatchConflict(
-        f"{len(open_)} merged patches have no probe that vouches for them",
+        "a merged patch has no probe that vouches for it"
+        if len(open_) == 1
+        else f"{len(open_)} merged patches have no probe that vouches for them",
         where=str(tree.path),
         found=", ".join(f"{move.name}{why[move.name]}" for move in open_),
         hint=f"read the difference below; overlay rebase {tree.overlay} --continue accepts it",
@@ -577,7 +582,7 @@ def _changes(
     version = text.get(("version",)) or ""
     names = [*state.retired, *dropped]
     left_out = f"; left out: {', '.join(names)}" if names else ""
-    moved = f"{spec.upstream.release} to {series}, {len(written)} patches{left_out}"
+    moved = f"{spec.upstream.release} to {series}, {counted(len(written), 'patch', 'patches')}{left_out}"
     line = f"{settings.new_name} {version}: {moved}"
     changes[CHANGELOG] = with_changelog(before, today(), line).encode()
     return changes, unpinned

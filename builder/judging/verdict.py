@@ -9,6 +9,7 @@ from typing import Literal
 from builder.judging.evidence import Behaviour, Dependency, Evidence, TextEvidence
 from builder.probe.harness import Answer
 from builder.soundness.check import Flaw
+from builder.wording import counted
 
 Word = Literal["merged", "fixed-by-dependency", "obsolete", "carry", "rework", "partial", "unknown"]
 
@@ -171,8 +172,9 @@ def _absent(text: TextEvidence, answer: Answer) -> tuple[Word, str]:
     """Nothing to mend in the place that the probe looked at; only so if no hunk finds something to mend."""
     applies = sum(hunk.state == "carries" for hunk in text.hunks)
     if applies:
-        hunks = f"{applies} of {len(text.hunks)} hunks"
-        return "unknown", f"the probe sees nothing to mend, where {hunks} still apply: {answer.evidence}"
+        hunks = f"{applies} of {counted(len(text.hunks), 'hunk')}"
+        apply = "applies" if applies == 1 else "apply"
+        return "unknown", f"the probe sees nothing to mend, where {hunks} still {apply}: {answer.evidence}"
     return "obsolete", f"{answer.evidence} ({answer.site})" if answer.site else answer.evidence
 
 

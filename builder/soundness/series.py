@@ -10,6 +10,7 @@ from builder.errors import PatchConflict
 from builder.probe.harness import Tree
 from builder.soundness.check import Checker, Flaw, Soundness, Versions
 from builder.source import SourceFile
+from builder.wording import counted
 
 ALLOW = "Overlay-Allow"
 
@@ -112,10 +113,9 @@ def unsound_error(
         hint: how it is mended.
         facts: for programs, beside the findings.
     """
-    count = f"{len(blamed)} {'finding' if len(blamed) == 1 else 'findings'}"
     _, first = blamed[0]
     return PatchConflict(
-        f"the patched files would not run: {count}; nothing was written",
+        f"the patched files would not run: {counted(len(blamed), 'finding')}; nothing was written",
         where=where,
         expected="files that compile, and names and imports that are there, as without the series",
         found=str(first.what),

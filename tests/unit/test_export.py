@@ -41,7 +41,7 @@ def test_check_names_stale_patches_and_writes_nothing(shop: Workshop) -> None:
 def test_stale_patch_alone_is_written_anew(shop: Workshop) -> None:
     good = edit(shop.path("two"), b"@@ -1,5 +1,5 @@", b"@@ -9,5 +9,5 @@")
     untouched = shop.path("one").stat()
-    assert "wrote    two\n2 patches, 1 written anew, 1 as they were" in shop("patch", "export", "demo").out
+    assert "wrote    two\n2 patches, 1 written anew, 1 as before" in shop("patch", "export", "demo").out
     assert shop.path("two").read_bytes() == good
     assert shop.path("one").stat().st_mtime_ns == untouched.st_mtime_ns
 

@@ -74,7 +74,7 @@ def test_absent_is_never_retirable_where_a_hunk_still_applies(lab: Lab) -> None:
     lab.probe("p0", BLIND)
     found = one(lab, pin, patch, "v1.1.0")
     assert (found.verdict.word, found.verdict.retirable) == ("unknown", False)
-    assert "1 of 1 hunks still apply" in found.verdict.why
+    assert "1 of 1 hunk still applies" in found.verdict.why
     assert found.verdict.contradictions
 
 
