@@ -21,7 +21,7 @@ from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
 from builder.program import source_digest
 from builder.remembered import Remembered
-from builder.soundness.data import why_not_parsed
+from builder.soundness.data import repeated_keys, why_not_parsed
 from builder.soundness.modules import Modules, module_of, root_of
 from builder.soundness.outline import Import
 from builder.soundness.source import LARGEST, PythonFile
@@ -188,7 +188,7 @@ class _Comparison:
     # --- names --------------------------------------------------------------------------------------------
 
     def _undefined(self) -> Iterator[Flaw]:
-        """Names that nothing defines, and that none of the changed files left undefined before."""
+        """Names that nothing defines, and that were not so before, here or where the code has come from."""
         now = [
             (path, file, use)
             for path, file in self._python(self.after)
@@ -196,11 +196,15 @@ class _Comparison:
         ]
         if not now:
             return
-        then = self._python(self.before)
-        was = {use.name for path, file in then for use in self._uses(path, file, self._then)}
+        was = {
+            (path, use.name)
+            for path, file in self._python(self.before)
+            for use in self._uses(path, file, self._then)
+        }
+        moved = {name for _, name in was - {(path, use.name) for path, _, use in now}}
         first: dict[tuple[str, str], tuple[PythonFile, Undefined]] = {}
         for path, file, use in now:
-            if use.name not in was:
+            if (path, use.name) not in was and use.name not in moved:
                 first.setdefault((path, use.name), (file, use))
         for (path, name), (file, use) in first.items():
             text = "__all__ names it" if use.is_export else file.text_of(use.line)[:120]
@@ -226,7 +230,7 @@ class _Comparison:
                 is_old = taken in old.get(path, ())
                 if taken.is_guarded or (is_old and not self._lost) or not self._now.lacks(path, taken):
                     continue
-                if self._then.lacks(path, taken) and (is_old or self._others_take(path, taken)):
+                if self._then.lacks(path, taken) and (is_old or self._comes_from_outside(path, taken)):
                     continue
                 yield self._flaw(path, taken)
 
@@ -239,8 +243,10 @@ class _Comparison:
             what = f"there is no module {module} (for {taken.name})"
         return Flaw("unresolved-import", path, taken.line, f"{module}.{taken.name}", what)
 
-    def _others_take(self, path: str, taken: Import) -> bool:
-        """Whether files that are not changed take the same: then it comes from where nobody sees it."""
+    def _comes_from_outside(self, path: str, taken: Import) -> bool:
+        """Whether a module is not in the tree, and files that are not changed take the same from it."""
+        if self._then.exists(path, taken):
+            return False
         module = self._now.module(path, taken) or ""
         text = module.rpartition(".")[2].encode()
         wanted = (module, taken.name)
@@ -299,6 +305,10 @@ def _differ(was: SourceFile | None, now: SourceFile | None) -> bool:
 def _data_file(path: str, was: SourceFile | None, source: SourceFile) -> Iterator[Flaw | str]:
     why = why_not_parsed(path, source.data)
     if why is None:
+        repeated = repeated_keys(path, source.data) - (repeated_keys(path, was.data) if was else frozenset())
+        if repeated:
+            named = ", ".join(sorted(repeated)[:5])
+            yield Flaw("data-file", path, None, path, f"has a key twice, of which only one counts: {named}")
         return
     if was is not None and why_not_parsed(path, was.data) is not None:
         yield f"{path}: does not parse, as before the change: {why}"

@@ -129,7 +129,13 @@ class Modules:
         if module is None or root is None:
             return False
         place = root + module.replace(".", "/")
-        return self.file(place) is not None and self._lacks_name(place, name, seen)
+        path_of_star = self.file(place)
+        if path_of_star is None:
+            return False
+        outline = self.outline(path_of_star)
+        if outline is not None and not outline.is_open and outline.withholds(name):
+            return not self._has_module(place, name)
+        return self._lacks_name(place, name, seen)
 
     def _has_module(self, place: str, name: str) -> bool:
         below = f"{place}/{name}"

@@ -8,6 +8,8 @@ from typing import Any
 
 from pyflakes import checker, messages
 
+from builder.soundness.outline import only_checked
+
 # Of Pythons newer than the one that runs here.
 _NEWER = ("PythonFinalizationError",)
 _KINDS = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport, messages.ImportStarUsage)
@@ -31,7 +33,19 @@ class Undefined:
 
 
 class _Checker(checker.Checker):
-    """Names that are looked up when the code runs: what stands in strings is none, nor what is postponed."""
+    """Names that are looked up when the code runs: what stands in strings is none, nor what is postponed.
+
+    What only a type checker sees defines nothing.
+    """
+
+    def IF(self, node: ast.If) -> None:  # noqa: N802 - pyflakes' name
+        """``if``: the part for type checkers is passed over."""
+        unseen, runs = only_checked(node)
+        if unseen is None:
+            self.handleChildren(node)
+            return
+        for part in (node.test, *runs):
+            self.handleNode(part, node)
 
     def handleStringAnnotation(self, *ignored: Any, **named: Any) -> None:  # noqa: N802 - pyflakes' name
         """A string in an annotation is text: ``Annotated[int, "help text"]``."""

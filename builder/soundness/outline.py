@@ -43,12 +43,16 @@ class Outline:
     Args:
         names: what is defined at its top level, on any path through it.
         imports: every import in it, also inside of functions.
+        exports: what ``__all__`` names; None where there is none, or it is put together when the module runs.
+        hides_private: ``from module import *`` leaves out what begins with ``_``: it has no ``__all__``.
         is_open: it may have other names: it makes some when it runs.
         writes_globals: its own functions may find other names, for the same reason.
     """
 
     names: frozenset[str]
     imports: tuple[Import, ...]
+    exports: frozenset[str] | None
+    hides_private: bool
     is_open: bool
     writes_globals: bool
 
@@ -56,6 +60,12 @@ class Outline:
     def stars(self) -> tuple[Import, ...]:
         """The modules all of whose names it takes."""
         return tuple(taken for taken in self.imports if taken.name == "*")
+
+    def withholds(self, name: str) -> bool:
+        """Whether ``from module import *`` certainly does not take a name, though the module may have it."""
+        if self.exports is not None:
+            return name not in self.exports
+        return self.hides_private and name.startswith("_")
 
 
 def read_outline(tree: ast.Module, data: bytes) -> Outline:
@@ -68,7 +78,7 @@ def read_outline(tree: ast.Module, data: bytes) -> Outline:
     Raises:
         RecursionError: it is nested too deeply to be looked at.
     """
-    names = {*_ALWAYS, *_defined(tree.body)}
+    names = {*_ALWAYS, *_left_defined(tree.body)}
     writes_globals = replaces_module = False
     for node in ast.walk(tree) if any(word in data for word in _TELLING) else ():
         if isinstance(node, ast.Global):
@@ -77,14 +87,70 @@ def read_outline(tree: ast.Module, data: bytes) -> Outline:
             writes_globals = writes_globals or _writes_globals(node)
             replaces_module = replaces_module or _replaces_module(node)
     is_open = writes_globals or replaces_module or not names.isdisjoint(("__getattr__", "__path__"))
-    return Outline(frozenset(names), tuple(_imports(tree.body, is_guarded=False)), is_open, writes_globals)
+    imports = tuple(_imports(tree.body, is_guarded=False))
+    exports, hides_private = _exports(tree) if b"__all__" in data else (None, True)
+    return Outline(frozenset(names), imports, exports, hides_private, is_open, writes_globals)
+
+
+def only_checked(node: ast.If) -> tuple[list[ast.stmt] | None, list[ast.stmt]]:
+    """The statements of an ``if`` that only a type checker sees, and those that may run.
+
+    None for the former where that is not what is asked, or not alone.
+    """
+    test = node.test
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _is_type_checking(test.operand):
+        return node.orelse, node.body
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    if any(map(_is_type_checking, parts)):
+        return node.body, node.orelse
+    return None, [*node.body, *node.orelse]
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return _last_name(test) == "TYPE_CHECKING"
 
 
 # --- names --------------------------------------------------------------------------------------------------
 
 
+def _left_defined(body: Iterable[ast.stmt]) -> set[str]:
+    """The names that a module has when it has run, whichever way it went."""
+    names: set[str] = set()
+    for statement in body:
+        if isinstance(statement, ast.Delete):
+            names -= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        else:
+            names |= set(_defined([statement]))
+    return names
+
+
+def _exports(tree: ast.Module) -> tuple[frozenset[str] | None, bool]:
+    """What ``__all__`` names, as far as it is written out; and whether there is none."""
+    mentions = sum(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree))
+    named: set[str] = set()
+    known = False
+    for statement in tree.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List() | ast.Tuple() as said)
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.List() | ast.Tuple() as said)
+                | ast.AugAssign(
+                    target=ast.Name(id="__all__"), op=ast.Add(), value=ast.List() | ast.Tuple() as said
+                )
+            ) if all(isinstance(one, ast.Constant) for one in said.elts):
+                named |= {str(one.value) for one in said.elts if isinstance(one, ast.Constant)}
+                mentions -= 1
+                known = True
+            case _:
+                continue
+    return (frozenset(named) if known and not mentions else None), not known and not mentions
+
+
 def _defined(body: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that statements define in their own scope, whichever way the program goes."""
+    """The names that statements define in their own scope, whichever way the program goes.
+
+    What only a type checker sees is not there when the program runs, nor is a comprehension's own variable.
+    """
     waiting = list(body)
     while waiting:
         node = waiting.pop()
@@ -99,7 +165,11 @@ def _defined(body: Iterable[ast.AST]) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.MatchMapping) and node.rest:
             yield node.rest
-        if not isinstance(node, ast.Lambda):
+        if isinstance(node, ast.If):
+            waiting += [node.test, *only_checked(node)[1]]
+        elif isinstance(node, ast.comprehension):
+            waiting += [node.iter, *node.ifs]
+        elif not isinstance(node, ast.Lambda):
             waiting += ast.iter_child_nodes(node)
 
 
@@ -150,7 +220,10 @@ def _imports(body: Iterable[ast.AST], *, is_guarded: bool) -> Iterator[Import]:
         elif isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
             yield from _imports(node.body, is_guarded=True)
         elif isinstance(node, ast.If) and _asks_for_type_checking(node.test):
-            yield from _imports([*node.body, *node.orelse], is_guarded=True)
+            unseen, runs = only_checked(node)
+            yield from _imports(unseen or (), is_guarded=True)
+            # Where more is asked, nobody knows what runs.
+            yield from _imports(runs, is_guarded=is_guarded or unseen is None)
         elif not isinstance(node, ast.expr):
             yield from _imports(ast.iter_child_nodes(node), is_guarded=is_guarded)
 

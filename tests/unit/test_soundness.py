@@ -32,6 +32,15 @@ TREE = {
         "match X:\n    case {'a': twelve, **thirteen}: pass\n    case [*fourteen]: pass\n"
         "    case fifteen: pass\n"
     ),
+    f"{PACKAGE}typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sglang.a import b\n",
+    f"{PACKAGE}listed.py": (
+        "__all__ = ['one']\n__all__ += ('_shown',)\none = two = deleted = [i for i in (j := 1, 2)]\n"
+        "_shown = 1\ndel deleted\n"
+    ),
+    f"{PACKAGE}private.py": "three = _private = 1\n",
+    f"{PACKAGE}some.py": "from .listed import *\nfrom .private import *\n",
+    f"{PACKAGE}joined.py": "from .private import *\n__all__ = ['a'] + [n for n in made]\n_x = y = 1\n",
+    f"{PACKAGE}through.py": "from .joined import *\n",
     f"{PACKAGE}old.py": "from sglang.gone_already import z\n",
 }
 Text = Mapping[str, str | None]
@@ -81,6 +90,21 @@ def added(text: str, *, to: str = X, before: str = "") -> list[str]:
         ("from . import nope\n", "unresolved-import 1 sglang.nope"),
         ("from sglang.nothing import *\n", "unresolved-import 1 sglang.nothing"),
         (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a import b\nb()\n",
+            "undefined-name 4 b",
+        ),
+        ("import typing as t\nif t.TYPE_CHECKING:\n    import q\ndef f(a: q.b): ...\n", "undefined-name 4 q"),
+        ("from sglang.typed import b\n", "unresolved-import 1 sglang.typed.b"),
+        (
+            "import typing\nif not typing.TYPE_CHECKING:\n    from sglang.a import c\n",
+            "unresolved-import 3 sglang.a.c",
+        ),
+        ("from sglang.some import two\n", "unresolved-import 1 sglang.some.two"),
+        ("from sglang.some import _private\n", "unresolved-import 1 sglang.some._private"),
+        ("from sglang.listed import *\ntwo\n", "undefined-name 2 two"),
+        ("from sglang.listed import deleted\n", "unresolved-import 1 sglang.listed.deleted"),
+        ("from sglang.listed import i\n", "unresolved-import 1 sglang.listed.i"),
+        (
             "try:\n    from sglang.a import c\nexcept ValueError:\n    pass\n",
             "unresolved-import 2 sglang.a.c",
         ),
@@ -103,6 +127,39 @@ def test_data_file_that_parsed_must_still_parse(path: str, good: str, bad: str) 
     assert [flaw.kind for flaw in check({path: good}, {path: bad}).flaws] == ["data-file"]
     assert check({path: bad}, {path: bad + "\n"}).flaws == ()
     assert check({path: good}, {path: good + "\n"}) == Soundness()
+
+
+@pytest.mark.parametrize(
+    ("path", "good", "bad"),
+    [
+        ("python/sglang/c.json", '{"a": {"x": 1}, "b": {"x": 1}}', '{"a": {"x": 1, "x": 2}, "b": {"x": 1}}'),
+        ("python/sglang/c.yaml", "a: 1\nb: [{a: 1}, {a: 2}]\n---\na: 2\n", "a: 1\nb: {c: 1}\n'a': 1\na: 2\n"),
+    ],
+)
+def test_a_key_that_a_clean_merge_brings_twice_is_found(path: str, good: str, bad: str) -> None:
+    assert "a key twice" in str(check({path: good}, {path: bad}).flaws[0])
+    assert check({path: ""}, {path: good}).flaws == ()
+    assert check({path: bad}, {path: bad + "\n"}).flaws == ()
+
+
+def test_an_alias_of_nothing_is_no_yaml() -> None:
+    path = "python/sglang/c.yml"
+    assert check({path: "a: 1\n"}, {path: "a: *b\n"}).flaws
+    assert check({path: "a: 1\n"}, {path: "a: &b {c: 1}\nd: {<<: *b, <<: *b}\n"}).flaws == ()
+
+
+def test_a_name_that_was_undefined_before_excuses_no_other_file() -> None:
+    y = f"{PACKAGE}y.py"
+    bad = "def f():\n    return nope\n"
+    found = check({X: bad, y: ""}, {X: bad + "\n", y: "def g():\n    return nope\n"}).flaws
+    assert [flaw.path for flaw in found] == [y]
+
+
+def test_an_import_certainly_finds_nothing_although_others_try_the_same() -> None:
+    """A module that is not there may come from elsewhere; one that is there has what it has."""
+    others = {f"{PACKAGE}stale.py": "def f():\n    from sglang.a import gone\n"}
+    found = check({X: ""}, {X: "from sglang.a import gone\n"}, TREE | others).flaws
+    assert [flaw.name for flaw in found] == ["sglang.a.gone"]
 
 
 def test_an_import_that_went_is_found_where_its_name_is_still_used() -> None:
@@ -169,6 +226,14 @@ def test_changed_files_are_held_against_each_other() -> None:
         "x = [i for i in range(3) if (y := i)]\nprint(y, __file__, __name__, __builtins__)\n",
         "class A:\n    z = 1\n    w = [z for _ in range(3)]\n    __qualname__\n",
         "raise PythonFinalizationError\n",
+        "from sglang.some import one, _shown, three\nfrom sglang.listed import one, two, j\n",
+        "from sglang.through import _x, y, three\nfrom sglang.private import _private\n",
+        "import typing\nif typing.TYPE_CHECKING:\n    from sglang.a import b\nelse:\n    b = 1\nb\n",
+        "from typing import TYPE_CHECKING, cast\nif TYPE_CHECKING:\n    import q\ndef f(a: 'q.B'):\n"
+        "    a: q.B\n    return cast('q.B', a)\n",
+        "from __future__ import annotations\nimport typing\nif typing.TYPE_CHECKING and 1:\n    import q\n"
+        "def f(a: q.B) -> q.B:\n    import q\n    return q.B()\nx: q.B = 1\n",
+        "import typing\nif typing.TYPE_CHECKING or 1:\n    from sglang.a import c\nc\n",
     ],
 )  # fmt: skip
 def test_what_is_right_or_cannot_be_decided_is_no_finding(text: str) -> None:
