@@ -67,6 +67,7 @@ class Delivered:
         digest: of the index or image; the engine's id of an image that was not pushed.
         references: by name, tag and digest.
         loaded: its name in the Docker Engine.
+        loaded_id: the engine's own id of that: the image's digest where it keeps blobs, else the config's.
         documents: the attestations that were written as files.
         moved: what a tag led to before, by name and tag; of tags that led to something else.
     """
@@ -76,6 +77,7 @@ class Delivered:
     loaded: str | None = None
     documents: tuple[Path, ...] = ()
     moved: Mapping[str, str] = field(default_factory=dict)
+    loaded_id: str | None = None
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -153,9 +155,10 @@ def deliver(
         references.append(f"{name}@{finished.digest}")
         if isinstance(target, Reference):
             on_named(references[-1])
-    loaded = _load(finished, tag, network, progress) if delivery.load else None
+    loaded, loaded_id = _load(finished, tag, network, progress) if delivery.load else (None, None)
     made = [(str(image.image.platform.canonical), image.documents) for image in finished.images]
-    return Delivered(finished.digest, tuple(references), loaded, _write(delivery.attest, made), moved)
+    written = _write(delivery.attest, made)
+    return Delivered(finished.digest, tuple(references), loaded, written, moved, loaded_id)
 
 
 def bring_blobs(
@@ -302,14 +305,15 @@ def deliver_from_engine(
     made: tuple[Document, ...] = ()
     for target in targets:
         named = target if target.tag else target.with_tag(tag)
-        digest = push_image(engine, image, named, say)
+        repository = network.repository(target)
+        pushed = push_image(engine, image, named, repository, say)
+        digest = pushed.digest
         references.append(f"{named.name}:{named.tag}@{digest}")
         made = documents_of(image.plan, digest, patched, delivery.key)
         if delivery.attach:
-            repository = network.repository(target)
-            _attach(repository, repository.get_manifest(digest).descriptor, made)
+            _attach(repository, pushed, made)
     written = _write(delivery.attest, [(str(image.plan.base.platform), made)])
-    return Delivered(digest, tuple(references), f"{name}:{tag}", written)
+    return Delivered(digest, tuple(references), f"{name}:{tag}", written, loaded_id=image.id)
 
 
 def _attach(
@@ -320,7 +324,8 @@ def _attach(
     attach_artifacts(place, image, [document.artifact for document in documents], near=near)
 
 
-def _load(finished: Finished, tag: str, network: Network, progress: ByteProgress) -> str:
+def _load(finished: Finished, tag: str, network: Network, progress: ByteProgress) -> tuple[str, str]:
+    """The image's name in the Docker Engine, and the engine's id of it."""
     from builder.engine.connection import connect
     from builder.engine.load import load_image
     from builder.image.location import open_source
@@ -328,8 +333,7 @@ def _load(finished: Finished, tag: str, network: Network, progress: ByteProgress
     name = f"{finished.engine_name}:{tag}"
     (image,) = finished.images
     with connect() as engine:
-        load_image(engine, image, open_source(image.base, network), name, progress=progress)
-    return name
+        return name, load_image(engine, image, open_source(image.base, network), name, progress=progress)
 
 
 def _write(directory: Path | None, documents: Sequence[tuple[str, tuple[Document, ...]]]) -> tuple[Path, ...]:

@@ -5,9 +5,10 @@
 
 A Docker Engine that already answers (``DOCKER_HOST``, else ``/var/run/docker.sock``) is used as it is.
 Otherwise root on Debian gets the missing packages from apt, and a private ``dockerd`` with its own socket and
-storage. The registry is always a private ``docker-registry`` on a free loopback port. The command finds the
-addresses in its environment (the ``OVERLAY_TEST_*`` names below) and in ``services.env`` of the state
-directory.
+storage. Beside it runs a newer one that keeps images as blobs in containerd, as new installations do; it is
+unpacked below ``build/``, not installed. The registry is always a private ``docker-registry`` on a free
+loopback port. The command finds the addresses in its environment (the ``OVERLAY_TEST_*`` names below) and in
+``services.env`` of the state directory.
 
 What cannot be had is said before the command starts. The tests that want it are then skipped, unless
 ``CI=true``: there it is a failure. Standard library only, so that it runs before anything is installed.
@@ -16,6 +17,7 @@ What cannot be had is said before the command starts. The tests that want it are
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shlex
 import shutil
@@ -33,10 +35,11 @@ from pathlib import Path
 REGISTRY = "OVERLAY_TEST_REGISTRY"  # host:port
 REGISTRY_LOG = "OVERLAY_TEST_REGISTRY_LOG"  # its access log, one request a line
 DOCKER_HOST = "OVERLAY_TEST_DOCKER_HOST"  # unix:///… or tcp://…
+BLOB_ENGINE = "OVERLAY_TEST_BLOB_ENGINE"  # unix://… of an engine that keeps images as blobs
 DOCKER_CLIENT = "OVERLAY_TEST_DOCKER_CLIENT"  # a client that can build with BuildKit
 PRIVATE_ENGINE = "OVERLAY_TEST_PRIVATE_ENGINE"  # set to 1 to be given an engine that nobody else uses
 
-# Debian's package for each program. podman is left out: buildah pulls with the same library and is smaller.
+# Debian's package for each program.
 # faketime runs a build under another clock; openssl makes certificates for registries of the tests.
 # quilt, StGit and patch read the patches that we write. chromium shows the page of `overlay diff --html`;
 # docker-compose and systemd-analyze read what `overlay launch` prints; man, zsh and fish read what the wheel
@@ -46,6 +49,7 @@ PACKAGES = {
     "docker-registry": "docker-registry",
     "skopeo": "skopeo",
     "buildah": "buildah",
+    "podman": "podman",
     "faketime": "faketime",
     "openssl": "openssl",
     "quilt": "quilt",
@@ -59,6 +63,11 @@ PACKAGES = {
     "zsh": "zsh",
     "fish": "fish",
 }
+# Debian's release with an engine that can keep blobs, and its packages; runc is the one that is installed.
+NEWER_DEBIAN = "trixie"
+NEWER_ENGINE = ("docker.io", "containerd")
+UNPACKED = Path(__file__).resolve().parent.parent / "build" / "engine" / NEWER_DEBIAN
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -108,6 +117,10 @@ def start_services(state: Path, running: ExitStack) -> tuple[dict[str, str], lis
         engine = engine or running.enter_context(docker_engine(state / "docker"))
         environment[DOCKER_CLIENT] = docker_client(engine, state)
         environment[DOCKER_HOST] = engine
+    except MissingError as reason:
+        missing.append(str(reason))
+    try:
+        environment[BLOB_ENGINE] = running.enter_context(blob_engine(state / "blobs"))
     except MissingError as reason:
         missing.append(str(reason))
     programs = [name for name in PACKAGES if name not in ("dockerd", "docker-registry")]
@@ -291,16 +304,81 @@ def docker_engine(state: Path) -> Iterator[str]:
     """A ``dockerd`` with its own socket, storage and containerd, and no network of its own."""
     if os.geteuid() != 0:
         raise MissingError("no Docker Engine answers, and only root can start one")
+    with dockerd("dockerd", state, {}, {}) as address:
+        yield address
+
+
+@contextmanager
+def blob_engine(state: Path) -> Iterator[str]:
+    """A newer ``dockerd`` whose image store is containerd's, beside the other one."""
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        raise MissingError("no Docker Engine that keeps blobs: it is unpacked only by root on Debian")
+    if not UNPACKED.exists():
+        unpack_newer_engine()
+    programs = [str(UNPACKED / "usr" / name) for name in ("bin", "sbin")]
+    environment = {"PATH": os.pathsep.join([*programs, os.environ["PATH"], "/usr/sbin"])}
+    settings = {"features": {"containerd-snapshotter": True}}
+    with dockerd(str(UNPACKED / "usr/sbin/dockerd"), state, environment, settings) as address:
+        yield address
+
+
+@contextmanager
+def dockerd(
+    program: str, state: Path, environment: dict[str, str], settings: dict[str, dict[str, bool]]
+) -> Iterator[str]:
     state.mkdir()
+    (state / "daemon.json").write_text(json.dumps(settings))
     address = f"unix://{state / 'docker.sock'}"
-    command = ["dockerd", "--host", address, "--bridge=none", "--iptables=false", "--ip6tables=false"]
+    command = [program, "--host", address, "--bridge=none", "--iptables=false", "--ip6tables=false"]
     for name in ("data-root", "exec-root"):
         command += [f"--{name}", str(state / name)]
-    command += ["--pidfile", str(state / "dockerd.pid")]
+    command += ["--pidfile", str(state / "dockerd.pid"), "--config-file", str(state / "daemon.json")]
     log = state / "dockerd.log"
-    with daemon(command, log, {}) as process:
+    with daemon(command, log, environment) as process:
         wait_until_it_answers(process, address, "/_ping", log)
         yield address
+
+
+def unpack_newer_engine() -> None:
+    """Put the packages of a newer Debian below ``build/``; apt's own lists and records stay as they are.
+
+    Raises:
+        MissingError: apt failed.
+    """
+    print(f"services: unpacking {' and '.join(NEWER_ENGINE)} of {NEWER_DEBIAN}", file=sys.stderr)
+    listed = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages"]
+    mirrors = output_of([*listed, "Origin: Debian", "Label: Debian"], Path.cwd()).split()
+    if not mirrors:
+        raise MissingError("apt knows no mirror of Debian: apt-get update?")
+    UNPACKED.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=UNPACKED.parent) as name:
+        place = Path(name)
+        for directory in ("lists/partial", "cache/archives/partial", "root"):
+            (place / directory).mkdir(parents=True)
+        (place / "status").touch()
+        (place / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors[0]} {NEWER_DEBIAN} main\n")
+        settings = {
+            "Dir::State": place,
+            "Dir::State::status": place / "status",
+            "Dir::Cache": place / "cache",
+            "Dir::Etc::sourcelist": place / "sources.list",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+        }
+        apt = ["apt-get", "--quiet", *(f"-o{key}={value}" for key, value in settings.items())]
+        output_of([*apt, "update"], place)
+        output_of([*apt, "download", *NEWER_ENGINE], place)
+        for package in place.glob("*.deb"):
+            output_of(["dpkg-deb", "--extract", str(package), str(place / "root")], place)
+        (place / "root").rename(UNPACKED)
+
+
+def output_of(command: Sequence[str], directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
+    return done.stdout
 
 
 def docker_client(engine: str, state: Path) -> str:

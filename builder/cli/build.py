@@ -417,6 +417,7 @@ def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
         "digest": outcome.digest,
         "references": list(delivered.references) if delivered else [],
         "loaded": delivered.loaded if delivered else None,
+        "loaded_id": delivered.loaded_id if delivered else None,
         "attestations": [str(path) for path in delivered.documents] if delivered else [],
         "lock": None if lock is None else str(lock),
         "recalled": outcome.is_recalled,
@@ -473,4 +474,6 @@ def _print_delivered(delivered: Delivered) -> None:
     for name, digest in delivered.moved.items():
         click.echo(f"moved     {name}, which was {digest}")
     if delivered.loaded:
-        click.echo(f"loaded    {delivered.loaded}")
+        is_own = delivered.loaded_id not in (None, delivered.digest)
+        called = f", which the engine calls {delivered.loaded_id}" if is_own else ""
+        click.echo(f"loaded    {delivered.loaded}{called}")

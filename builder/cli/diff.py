@@ -43,7 +43,7 @@ _COLORS = {
     "  overlay diff glm53-flash-gb10 --upstream all --html report.html\n"
     "  overlay diff glm53-flash-gb10 --upstream ~/src/sglang@main --exit-code\n"
     "  overlay diff glm53-flash-gb10 glm53-flash-gb10-v0.5.23\n"
-    "\b\n"
+    "\n\b\n"
     "Exit codes with --exit-code: 0 nothing changed since the lock remembered it, 4 a patch can be\n"
     "retired, 3 a patch needs rework.",
 )

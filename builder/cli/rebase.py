@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "  overlay rebase glm53-flash-gb10 --onto v0.5.23\n"
     "  overlay rebase glm53-flash-gb10 --onto v0.5.23 --as glm53-flash-gb10-v0.5.23\n"
     "  overlay rebase glm53-flash-gb10 --continue\n"
-    "\b\n"
+    "\n\b\n"
     "Exit codes: 0 written; 3 a patch needs a person, and is open in a work tree; 7 a carried patch's\n"
     "probe does not say fixed.",
 )

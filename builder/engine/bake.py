@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.bake import Plan
 from builder.base import Facts
@@ -19,13 +19,19 @@ from builder.engine.files import read_files
 from builder.engine.program import BuildProgram, find_build_program
 from builder.engine.subject import created, open_engine_image
 from builder.errors import ImageMismatch, InvalidInput, Unavailable, UsageError
-from builder.image.append import base_layers, diff_ids
+from builder.image.append import base_config, base_layers, diff_ids
+from builder.image.index import index_images
+from builder.image.model import Descriptor, Platform, RawManifest, is_digest
 from builder.image.reference import Reference
 from builder.trust.verify import BaseLayers, deviation_error, verify
+
+if TYPE_CHECKING:
+    from builder.image.registry import Repository
 
 BUILD_TIMEOUT = 3600.0  # seconds
 _KEPT_LINES = 20
 _IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
+_PUSHED = re.compile(r"[^\s:]+: digest: (sha256:[0-9a-f]{64}) size: \d+\s*")
 _ERROR_LINES = (
     re.compile(r"Dockerfile:(\d+)"),
     re.compile(r"(?:error|Dockerfile)[^\n]*? line (\d+)"),
@@ -186,22 +192,75 @@ def tag_image(engine: Engine, image: str, repository: str, tag: str) -> None:
         engine.api.tag(image, repository, tag, force=True)
 
 
-def push_image(engine: Engine, image: EngineImage, target: Reference, say: Say) -> str:
-    """Push an image out of the engine; the digest of its manifest.
+def push_image(
+    engine: Engine, image: EngineImage, target: Reference, repository: Repository, say: Say
+) -> Descriptor:
+    """Push an image out of the engine, and ask the registry for it; its manifest there.
+
+    An engine that keeps blobs says the digest only in the last line of its progress, others in ``aux`` too.
+
+    Args:
+        engine: where it is.
+        image: what is pushed.
+        target: its name there, with a tag.
+        repository: the same place, as this tool reads it.
+        say: hears the engine's progress, line by line.
 
     Raises:
-        Unavailable: the engine cannot push it, or does not say what it pushed.
+        Unavailable: the engine cannot push it, or the registry does not answer.
+        ImageMismatch: the tag leads to something else than what the engine pushed.
     """
     tag_image(engine, image.id, target.name, target.identifier)
-    digest = None
+    said = None
     with engine_errors("pushing the image", str(target)):
         events = engine.api.push(target.name, tag=target.identifier, stream=True, decode=True)
         for event in events:
             _hear(event, say, str(target))
-            digest = (event.get("aux") or {}).get("Digest") or digest
-    if digest is None:
-        raise Unavailable("the Docker Engine does not say what it pushed", where=str(target))
-    return str(digest)
+            said = pushed_digest(event) or said
+        layers = tuple(engine.api.inspect_image(image.id)["RootFS"]["Layers"])
+    there = repository.get_manifest(target.identifier)
+    if said not in (None, there.digest):
+        raise ImageMismatch(
+            "the tag leads to another image than the Docker Engine pushed",
+            where=str(target),
+            expected=said,
+            found=there.digest,
+            hint="somebody pushed there at the same time? push to a tag of your own with --tag-template",
+        )
+    pushed = _of_platform(there, repository, image.plan.base.platform)
+    found = diff_ids(repository.read_blob(base_config(pushed)))
+    if found != layers:
+        raise ImageMismatch(
+            "the registry holds another image than the Docker Engine pushed",
+            where=f"{target}@{pushed.digest}",
+            expected=f"layers {', '.join(layers)}",
+            found=", ".join(found),
+        )
+    return pushed.descriptor
+
+
+def pushed_digest(event: Mapping[str, Any]) -> str | None:
+    """The digest that one event of a push says, in ``aux`` or as ``TAG: digest: DIGEST size: N``."""
+    aux = event.get("aux")
+    said = aux.get("Digest") if isinstance(aux, Mapping) else None
+    if isinstance(said, str) and is_digest(said):
+        return said
+    line = _PUSHED.fullmatch(str(event.get("status", "")))
+    return line[1] if line else None
+
+
+def _of_platform(manifest: RawManifest, repository: Repository, platform: Platform) -> RawManifest:
+    """The image itself, where an engine pushed an index over it."""
+    if not manifest.is_index:
+        return manifest
+    for child in index_images(manifest, repository):
+        if child.platform == platform.canonical:
+            return repository.get_manifest(child.digest)
+    raise ImageMismatch(
+        "the Docker Engine pushed an index without the platform that was baked",
+        where=f"{repository.name}@{manifest.digest}",
+        expected=str(platform),
+    )
 
 
 def _build_with_program(

@@ -38,6 +38,12 @@ class Engine:
         status = self.client.info().get("DriverStatus") or []
         return any("io.containerd.snapshotter" in str(value) for value in status)
 
+    @property
+    def takes_layers_left_out(self) -> bool:
+        """Whether it loads an image without the layers that it has: Docker's does, podman's does not."""
+        parts = self.client.version().get("Components") or []
+        return not self.stores_blobs and any(part.get("Name") == "Engine" for part in parts)
+
     def version(self) -> str:
         return str(self.client.version().get("Version", "?"))
 

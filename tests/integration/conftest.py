@@ -10,6 +10,7 @@ import subprocess
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,9 +132,22 @@ class Engine:
 
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[Engine]:
+    with _engine(os.environ.get("OVERLAY_TEST_DOCKER_HOST")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def blob_engine() -> Iterator[Engine]:
+    """A newer Docker Engine, which keeps images as blobs in containerd."""
+    with _engine(os.environ.get("OVERLAY_TEST_BLOB_ENGINE")) as engine:
+        yield engine
+
+
+@contextmanager
+def _engine(host: str | None) -> Iterator[Engine]:
     import docker
 
-    host, client = (os.environ.get(f"OVERLAY_TEST_DOCKER_{name}") for name in ("HOST", "CLIENT"))
+    client = os.environ.get("OVERLAY_TEST_DOCKER_CLIENT")
     if not host or not client:
         missing("no Docker Engine; `make integration` starts one where it can")
     assert host

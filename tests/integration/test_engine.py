@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import re
 import shutil
 import subprocess
 import tarfile
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +22,12 @@ import pytest
 
 from tests.conftest import Overlay
 from tests.integration.bases import Base
-from tests.integration.conftest import Engine, registry_address, with_sources
+from tests.integration.conftest import Engine, needed_program, registry_address, with_sources
 from tests.integration.judge import MANIFEST, OVERLAY, flattened, in_image
 from tests.integration.layouts import Layer, Layout
 from tests.integration.tampering import add_overlay, file, mail
+from tests.integration.wheels import release_wheel
+from tests.services import answers
 
 PATCHED = in_image("python/sglang/srt/environ.py")
 SLEEP = "/usr/bin/sleep-forever"
@@ -37,6 +43,10 @@ class Bench:
     wheel: Path
     embedded: str
     docker: str
+
+    @property
+    def keeps_blobs(self) -> bool:
+        return "io.containerd.snapshotter" in str(self.engine.api.info()["DriverStatus"])
 
     def build(self, *options: object, name: str = OVERLAY) -> Any:
         return self.overlay("build", name, "--base", self.base, "--wheel", self.wheel, "--json", *options)
@@ -56,15 +66,17 @@ def program_layer(layout: Layout) -> Layer:
     return layout.put_layer(write)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["docker_engine", "blob_engine"])
 def bench(
+    request: pytest.FixtureRequest,
     small_base: Base,
     wheel: Callable[[str], Path],
     skopeo: Callable[..., str],
-    docker_engine: Engine,
     sources_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Bench:
+    """On the engine that is installed, and on one that keeps images as blobs."""
+    docker_engine: Engine = request.getfixturevalue(request.param)
     layout, image = small_base.layout, small_base.layout.image(small_base.digest)
     config = {
         **image.config,
@@ -285,6 +297,66 @@ def test_load_brings_the_image_of_the_embedded_engine(bench: Bench) -> None:
         bench.overlay("verify", f"engine:{loaded}").check()
     finally:
         bench.engine.cli("image", "rm", loaded)
+
+
+def test_what_was_loaded_is_pushed_as_what_the_registry_has(bench: Bench) -> None:
+    """An engine that keeps blobs keeps the manifest: its id is the printed digest, and a push says it."""
+    built = bench.build("--load", "--tag-template", f"load-{uuid.uuid4().hex[:8]}").check().json
+    target = f"{bench.embedded}-loaded"
+    bench.engine.cli("tag", built["loaded"], target)
+    try:
+        said = bench.engine.cli("push", target)
+        bench.overlay("verify", target).check()
+    finally:
+        bench.engine.cli("image", "rm", target, built["loaded"])
+    pushed = re.search("digest: (sha256:[0-9a-f]{64})", said)
+    assert pushed
+    if bench.keeps_blobs:
+        assert built["loaded_id"] == built["digest"] == pushed[1]
+    else:
+        assert built["loaded_id"] == bench.engine.api.images.get(bench.embedded).id != built["digest"]
+
+
+def test_what_an_engine_pushed_is_what_is_locked_and_attested(
+    bench: Bench, skopeo: Callable[..., str]
+) -> None:
+    target = f"{bench.docker}-pushed"
+    built = bench.build("--engine", "docker", "--push", target).check().json
+    there = "sha256:" + hashlib.sha256(skopeo("inspect", "--raw", f"docker://{target}").encode()).hexdigest()
+    assert built["digest"] == there
+    assert built["references"] == [f"{target}@{there}"]
+    listed = bench.overlay("attest", target, "--list", "--json").check()
+    assert "https://slsa.dev/provenance/v1" in listed.out
+
+
+@pytest.fixture
+def podman() -> Iterator[str]:
+    """podman's side of the Docker API, with storage of its own (its paths must be short); its address."""
+    program = needed_program("podman")
+    with tempfile.TemporaryDirectory(prefix="podman-") as place:
+        address = f"unix://{place}/socket"
+        storage = ["--root", f"{place}/root", "--runroot", f"{place}/run", "--storage-driver", "vfs"]
+        with subprocess.Popen([program, *storage, "system", "service", "--time", "0", address]) as process:
+            try:
+                deadline = time.monotonic() + 60
+                while not answers(address, "/_ping"):
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+                yield address
+            finally:
+                process.terminate()
+
+
+def test_podman_takes_an_image_twice(prepared: Overlay, small_base: Base, podman: str) -> None:
+    """It loads no archive without layers, unlike Docker's engine: each time all of them are sent."""
+    overlay = prepared.with_environment(DOCKER_HOST=podman)
+    options = ("--base", small_base.reference, "--wheel", release_wheel("0.5.20"), "--load", "--json")
+    for tag in ("first", "second"):
+        built = overlay("build", OVERLAY, *options, "--tag-template", tag).check().json
+        assert built["loaded"].endswith(f":{tag}")
+        assert built["loaded_id"] != built["digest"]
+    overlay("verify", f"engine:{built['loaded']}", "--base", small_base.reference).check()
 
 
 def test_load_brings_all_layers_of_a_base_that_the_engine_never_saw(bench: Bench, small_base: Base) -> None:

@@ -31,6 +31,12 @@ def test_generated_documents_are_not_stale(name: str, text: str) -> None:
     assert (DOCS / name).read_text() == text, "run: make docs"
 
 
+def test_help_and_documents_hold_no_control_characters() -> None:
+    """Click's mark for lines to be kept as they are is a backspace; where it is misplaced, it is shown."""
+    for name, text in _generator().documents().items():
+        assert [line for line in text.splitlines() if not line.replace("\t", "").isprintable()] == [], name
+
+
 def test_readme_has_the_figures_of_the_last_benchmark_run() -> None:
     assert read_figures(DOCS.parent / "README.md") == figures(DOCS / "benchmarks.json"), "run: make bench"
 

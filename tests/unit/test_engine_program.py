@@ -1,4 +1,4 @@
-"""Which client builds with BuildKit, told from ones that only look as if they could."""
+"""Which client builds with BuildKit, told from ones that only look as if they could; what engines say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine.bake import _failed_line, named_images
+from builder.engine.bake import _failed_line, named_images, pushed_digest
 from builder.engine.program import BuildProgram, find_build_program
 
 
@@ -79,3 +79,34 @@ def test_what_buildx_and_the_older_client_say_that_they_made() -> None:
     assert named_images(buildx, json.dumps(metadata)) == [manifest, config]
     assert named_images(older, config) == [config]
     assert named_images(older, "") == []
+
+
+_DIGEST = "sha256:" + "c0a73942" * 8
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        # Docker Engine 20.10 and others with layers unpacked.
+        {"progressDetail": {}, "aux": {"Tag": "x", "Digest": _DIGEST, "Size": 3831}},
+        # Docker Engine 26.1 with containerd's store.
+        {"status": f"v0.5.20-glm53_flash.x: digest: {_DIGEST} size: 3831"},
+    ],
+)
+def test_the_digest_of_a_push_is_found_where_each_store_says_it(event: dict[str, object]) -> None:
+    assert pushed_digest(event) == _DIGEST
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"status": "Mounted from base", "progressDetail": {}, "id": _DIGEST[7:19]},
+        {"status": f"x: digest: {_DIGEST[:-1]} size: 3831"},
+        {"status": f"Pushed by x: digest: {_DIGEST} size: 3831"},
+        {"aux": {"Digest": "latest"}},
+        {"aux": "text"},
+        {"aux": None, "status": None},
+    ],
+)
+def test_no_other_event_of_a_push_says_a_digest(event: dict[str, object]) -> None:
+    assert pushed_digest(event) is None
