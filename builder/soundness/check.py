@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,8 @@ from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
 from builder.program import source_digest
 from builder.remembered import Remembered
-from builder.soundness.data import repeated_keys, why_not_parsed
+from builder.soundness.data import LARGEST as LARGEST_DATA
+from builder.soundness.data import is_data_file, repeated_keys, why_not_parsed
 from builder.soundness.modules import Modules, module_of, root_of
 from builder.soundness.outline import Import
 from builder.soundness.source import LARGEST, PythonFile
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 Kind = Literal["does-not-compile", "undefined-name", "unresolved-import", "data-file"]
 Versions = Mapping[str, SourceFile | None]
 
-MOST_READERS = 100
-"""Files that are read to see whether others take the same name."""
+MOST_READERS = 500
+"""Unchanged files that are parsed to see what they take from one module."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class _Comparison:
                 else:
                     notes.append(found)
         flaws += [*self._undefined(), *self._unresolved(), *self._left_behind()]
+        notes += self._unread()
         ordered = sorted(dict.fromkeys(flaws), key=lambda flaw: (flaw.path, flaw.line or 0))
         return Soundness(tuple(ordered), tuple(notes))
 
@@ -167,7 +169,7 @@ class _Comparison:
             yield from _data_file(path, was, source)
             return
         if len(source.data) > LARGEST:
-            yield f"{path}: {len(source.data)} bytes are too many to be looked at (at most {LARGEST})"
+            yield _too_large(path, source, LARGEST)
             return
         file = self.checker.read(path, source.data)
         broken = file.broken
@@ -248,9 +250,9 @@ class _Comparison:
         if self._then.exists(path, taken):
             return False
         module = self._now.module(path, taken) or ""
-        text = module.rpartition(".")[2].encode()
         wanted = (module, taken.name)
-        for other in self._unchanged_with(text, root_of(path)):
+        names = None if taken.name in (None, "*") else frozenset({str(taken.name)})
+        for other in self._readers(module, names, root_of(path))[:MOST_READERS]:
             outline = self._now.outline(other)
             for found in outline.imports if outline else ():
                 if not found.is_guarded and (self._now.module(other, found), found.name) == wanted:
@@ -273,7 +275,7 @@ class _Comparison:
         """Imports of files that are not changed, of what changed files have no more."""
         for path, names in self._lost.items():
             module = module_of(path)
-            for other in self._unchanged_with(module.rpartition(".")[2].encode(), root_of(path)):
+            for other in self._readers(module, names, root_of(path))[:MOST_READERS]:
                 outline = self._now.outline(other)
                 for taken in outline.imports if outline else ():
                     if self._concerns(other, taken, module, names) and self._breaks(other, taken):
@@ -289,11 +291,37 @@ class _Comparison:
         """Whether an import found something before the change, and finds nothing after it."""
         return not taken.is_guarded and self._now.lacks(path, taken) and not self._then.lacks(path, taken)
 
-    def _unchanged_with(self, text: bytes, root: str) -> list[str]:
-        """Python files that hold a text and are not changed, not too many."""
-        changed = {*self.before, *self.after}
-        found = [path for path in self.under.grep(text, root) if path.endswith(".py") and path not in changed]
-        return found[:MOST_READERS]
+    def _unread(self) -> Iterator[str]:
+        """What was not looked at, since too many files may take what went."""
+        for path, names in self._lost.items():
+            count = len(self._readers(module_of(path), names, root_of(path)))
+            if count > MOST_READERS:
+                yield (
+                    f"{path}: {count} files may import what went from it, and {MOST_READERS} were looked at"
+                )
+
+    def _readers(self, module: str, names: frozenset[str] | None, root: str) -> list[str]:
+        """Python files that are not changed and hold a module's name and one of some names (None: any)."""
+        if (module, names) not in self._found:
+            changed = {*self.before, *self.after}
+            holding = self.under.grep(module.rpartition(".")[2].encode(), root)
+            texts = None if names is None else [name.encode() for name in names]
+            self._found[module, names] = [
+                path
+                for path in holding
+                if path.endswith(".py") and path not in changed and self._has_one(path, texts)
+            ]
+        return self._found[module, names]
+
+    def _has_one(self, path: str, texts: Sequence[bytes] | None) -> bool:
+        if texts is None:
+            return True
+        data = self.under.read(path)
+        return any(text in data for text in texts)
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, frozenset[str] | None], list[str]]:
+        return {}
 
 
 def _differ(was: SourceFile | None, now: SourceFile | None) -> bool:
@@ -302,7 +330,13 @@ def _differ(was: SourceFile | None, now: SourceFile | None) -> bool:
     return not is_link and (was and was.data) != (now and now.data)
 
 
+def _too_large(path: str, source: SourceFile, largest: int) -> str:
+    return f"{path}: {len(source.data)} bytes are too many to be looked at (at most {largest})"
+
+
 def _data_file(path: str, was: SourceFile | None, source: SourceFile) -> Iterator[Flaw | str]:
+    if is_data_file(path) and len(source.data) > LARGEST_DATA:
+        yield _too_large(path, source, LARGEST_DATA)
     why = why_not_parsed(path, source.data)
     if why is None:
         repeated = repeated_keys(path, source.data) - (repeated_keys(path, was.data) if was else frozenset())

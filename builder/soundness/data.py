@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -14,7 +15,7 @@ LARGEST = 8 << 20
 
 
 def why_not_parsed(path: str, data: bytes) -> str | None:
-    """Why a data file does not parse; None if it does, or is none."""
+    """Why a data file does not parse; None if it does, or is none, or is larger than :data:`LARGEST`."""
     parse = _PARSERS.get(PurePosixPath(path).suffix.lower())
     if parse is None or len(data) > LARGEST:
         return None
@@ -23,6 +24,11 @@ def why_not_parsed(path: str, data: bytes) -> str | None:
     except (ValueError, RecursionError) as error:
         return " ".join(str(error).split())[:200] or "nested too deeply"
     return None
+
+
+def is_data_file(path: str) -> bool:
+    """Whether a file is one of those that are parsed."""
+    return PurePosixPath(path).suffix.lower() in _PARSERS
 
 
 def repeated_keys(path: str, data: bytes) -> frozenset[str]:
@@ -47,7 +53,7 @@ def _json(data: bytes) -> set[str]:
     def note(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            repeated.update(key for key in found if sum(key == other for other, _ in pairs) > 1)
+            repeated.update(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         return found
 
     json.loads(data, object_pairs_hook=note)

@@ -184,6 +184,25 @@ def test_what_a_patch_takes_from_a_module_is_missed_where_others_import_it() -> 
     ] == []  # x.py is as it was, and the patch leaves it alone
 
 
+def test_more_importers_than_are_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that only name the module are not counted: it is ``utils`` in every second one."""
+    a = f"{PACKAGE}a.py"
+    users = {f"{PACKAGE}user{n}.py": "from sglang.a import b\n" for n in range(3)}
+    others = {f"{PACKAGE}other{n}.py": "from sglang.a import c\n" for n in range(9)}
+    gone = ({a: "def b(): pass\ndef c(): pass\n"}, {a: "def c(): pass\n"}, {a: ""} | users | others)
+    monkeypatch.setattr("builder.soundness.check.MOST_READERS", 3)
+    assert (len(check(*gone).flaws), check(*gone).notes) == (3, ())
+    monkeypatch.setattr("builder.soundness.check.MOST_READERS", 2)
+    assert len(check(*gone).flaws) == 2
+    assert "3 files may import what went from it, and 2 were looked at" in check(*gone).notes[0]
+
+
+def test_a_data_file_too_large_to_parse_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.soundness.check.LARGEST_DATA", 4)
+    found = check({f"{PACKAGE}x.json": "{}"}, {f"{PACKAGE}x.json": '{"a": 1}'})
+    assert "8 bytes are too many to be looked at (at most 4)" in found.notes[0]
+
+
 def test_changed_files_are_held_against_each_other() -> None:
     new = {X: "from .new import n\n", f"{PACKAGE}new.py": "n = 1\n"}
     assert check({X: "", f"{PACKAGE}new.py": None}, new).flaws == ()
