@@ -7,6 +7,7 @@ here, with the line it stands on: a part of a patch is never passed over in sile
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,11 @@ Kind = Literal["modify", "create", "delete", "rename", "copy"]
 
 MAX_DIFF_BYTES = 16 << 20
 NULL_BLOB = "0" * 40
+MAX_NAME_BYTES = 255
+"""What Linux's file systems take as one name."""
+MAX_PATH_BYTES = 3072
+"""Linux takes 4,096 bytes; the rest is for the place where the tree is put."""
+MAX_DEPTH = 200
 FULL_CONTEXT = 3
 """Lines of context that git gives on each side of a change."""
 
@@ -534,12 +540,21 @@ def _check_names(
 
 
 def check_path(path: str | None, *, where: str) -> None:
-    """Refuse a path that is empty, absolute, or leaves the tree.
+    """Refuse a path that is empty, absolute, leaves the tree, or is one that no file system takes.
 
     Raises:
         InvalidInput: with the path and what is wrong with it.
     """
     parts = (path or "").split("/")
+    longest = max(len(os.fsencode(part)) for part in parts)
+    if longest > MAX_NAME_BYTES or len(os.fsencode(path or "")) > MAX_PATH_BYTES or len(parts) > MAX_DEPTH:
+        raise InvalidInput(
+            "patch names a path that is too long",
+            where=where,
+            expected=f"at most {MAX_NAME_BYTES} bytes a name, {MAX_PATH_BYTES} in all, {MAX_DEPTH} names",
+            found=f"{longest} bytes in one name, {len(os.fsencode(path or ''))} in all, {len(parts)} names: "
+            f"{(path or '')[:100]!r}…",
+        )
     bad = not path or path.startswith("/") or "\0" in path or "\n" in path
     if bad or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
         raise InvalidInput(
@@ -712,7 +727,8 @@ def lost_blanks(lines: Sequence[bytes], header: int, match: re.Match[bytes]) -> 
     """
     end = header + 1 + body_length(lines, header + 1, match)
     body = lines[header + 1 : end]
-    rest = next((line for line in lines[end:] if line.strip()), b"")
+    after = next((n for n in range(end, len(lines)) if lines[n].strip()), None)
+    rest = b"" if after is None else lines[after]
     if rest and not (
         rest.startswith(b"diff --git ") or is_signature(lines, end) or _is_next_file(lines, end)
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import (
@@ -15,7 +17,7 @@ from pydantic import (
 
 from builder import __version__
 from builder.apply import FileChange, PatchReport
-from builder.errors import ImageMismatch
+from builder.errors import ImageMismatch, InvalidInput
 from builder.image.model import canonical_json, sha256_digest
 from builder.series import SkippedPatch
 
@@ -215,8 +217,13 @@ def patch_record(
         probe: what its probe said.
         image_paths: path in the image, by upstream path.
         modes: permission bits in the image (octal), by upstream path.
+
+    Raises:
+        InvalidInput: a file's name is not UTF-8, and a manifest cannot name it.
     """
     patch = report.patch
+    named = [path for change in report.files for path in (change.path, change.old_path) if path]
+    _check_names(patch.name, [*named, *(path for path, _ in report.dropped)])
     return PatchRecord(
         name=patch.name,
         sha256=patch.sha256,
@@ -231,13 +238,26 @@ def patch_record(
 
 
 def skipped_record(skipped: SkippedPatch) -> SkippedRecord:
-    """The record of a patch that is not in the image."""
+    """The record of a patch that is not in the image; raises as :func:`patch_record`."""
+    _check_names(skipped.patch.name, [path for path, _ in skipped.dropped])
     return SkippedRecord(
         name=skipped.patch.name,
         sha256=skipped.patch.sha256,
         subject=as_text(skipped.patch.subject),
         dropped=tuple(DroppedRecord(path=path, rule=rule) for path, rule in skipped.dropped),
     )
+
+
+def _check_names(patch: str, paths: Iterable[str]) -> None:
+    for path in paths:
+        if as_text(path) != path:
+            raise InvalidInput(
+                "a file's name is not UTF-8, and the image's manifest cannot name it",
+                where=f"{patch}.patch",
+                expected="a name in UTF-8",
+                found=repr(os.fsencode(path)),
+                hint="rename the file in the patch",
+            )
 
 
 def _file_record(change: FileChange, image_paths: dict[str, str], modes: dict[str, str]) -> FileRecord:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from builder.diff import FileDiff, check_head, parse_diff
+from builder.encodedwords import decode_words
 from builder.errors import InvalidInput
 
 STATUSES = {
@@ -29,7 +30,7 @@ _MAIL_HEAD = re.compile(rb"From [0-9a-f]{40} |From: |Date: |Subject: ")
 FLAWS = ("does-not-compile", "undefined-name", "unresolved-import", "data-file")
 """What a patch may be allowed to break (see :mod:`builder.soundness`)."""
 
-_ALLOWED = re.compile(r"(?P<kind>[a-z-]+)\s+(?P<name>\S+)\s+\[.*\S.*\]\Z")
+_ALLOWED = re.compile(r"(?P<kind>[a-z-]+)\s+(?P<name>\S+)\s+\[\s*(?P<reason>\S.*)\]\Z")
 _STATUS = re.compile(r"(?P<word>[A-Za-z-]+)(?:\s+\[(?P<reason>.+)\])?\Z")
 
 
@@ -213,46 +214,33 @@ def _diff_offset(data: bytes) -> int | None:
 def _split_message(data: bytes) -> tuple[dict[str, str], str]:
     """The mail's header fields (lower-case keys) and its text up to the line ``---``."""
     text = data.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
-    headers: dict[str, str] = {}
+    headers: dict[str, list[str]] = {}
     head, blank, body = text.partition("\n\n")
     if re.match(r"(From [0-9a-f]{40} |From: |Date: |Subject: )", head):
         field = None
         for line in head.split("\n"):
             if line[:1] in (" ", "\t") and field:
-                headers[field] += " " + line.strip()
+                headers[field].append(line.strip())
             elif match := re.match(r"([A-Za-z-]+):\s*(.*)\Z", line):
                 field = match[1].lower()
-                headers[field] = match[2]
+                headers[field] = [match[2]]
     else:
         body = text if not blank else head + blank + body
     message = re.split(r"^---\s*$", body, maxsplit=1, flags=re.MULTILINE)[0]
-    return {key: _decoded(value) for key, value in headers.items()}, message.strip("\n")
-
-
-def _decoded(value: str) -> str:
-    """A header field with its RFC 2047 words decoded."""
-    if "=?" not in value:
-        return value
-    from email.errors import HeaderParseError
-    from email.header import decode_header, make_header
-
-    try:
-        return str(make_header(decode_header(value)))
-    except (HeaderParseError, LookupError, UnicodeDecodeError):
-        return value  # not of RFC 2047: then the text is what it says
+    return {key: decode_words(" ".join(lines)) for key, lines in headers.items()}, message.strip("\n")
 
 
 def _split_trailers(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The message and its trailers: the last paragraph in which every line is ``Key: value`` or folded."""
     paragraphs = text.rstrip().rsplit("\n\n", 1)
     block = paragraphs[-1]
-    trailers: list[tuple[str, str]] = []
+    trailers: list[tuple[str, list[str]]] = []
     for line in block.split("\n"):
         if line[:1] in (" ", "\t") and trailers:
-            key, value = trailers[-1]
-            trailers[-1] = (key, f"{value} {line.strip()}")
+            trailers[-1][1].append(line.strip())
         elif match := _TRAILER.match(line):
-            trailers.append((match[1], match[2].strip()))
+            trailers.append((match[1], [match[2].strip()]))
         else:
             return text, ()
-    return (paragraphs[0] if len(paragraphs) == 2 else ""), tuple(trailers)
+    pairs = tuple((key, " ".join(lines)) for key, lines in trailers)
+    return (paragraphs[0] if len(paragraphs) == 2 else ""), pairs

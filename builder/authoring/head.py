@@ -10,6 +10,7 @@ import datetime
 import re
 from dataclasses import dataclass, replace
 
+from builder.encodedwords import decode_words
 from builder.errors import InvalidInput
 
 ZERO_COMMIT = b"From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001\n"
@@ -43,14 +44,14 @@ class Head:
     def trailers(self) -> list[tuple[str, str]]:
         """``(key, value)`` of the last paragraph, if it consists of trailers alone."""
         _, block = _split_trailers(self.text)
-        pairs: list[tuple[str, str]] = []
+        pairs: list[tuple[str, list[str]]] = []
         for line in block.decode("utf-8", "surrogateescape").split("\n"):
             if line[:1] in (" ", "\t") and pairs:
-                pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {line.strip()}")
+                pairs[-1][1].append(line.strip())
             elif line:
                 key, _, value = line.partition(":")
-                pairs.append((key, value.strip()))
-        return pairs
+                pairs.append((key, [value.strip()]))
+        return [(key, " ".join(lines)) for key, lines in pairs]
 
     def with_trailer(self, key: str, value: str) -> Head:
         """The same head with a trailer more, at the end."""
@@ -179,28 +180,20 @@ def _clean_date(date: bytes) -> bytes:
 
 
 def _read_fields(head: bytes) -> dict[bytes, bytes]:
-    fields: dict[bytes, bytes] = {}
+    fields: dict[bytes, list[bytes]] = {}
     last = None
     for line in head.split(b"\n"):
         if line[:1] in (b" ", b"\t") and last:
-            fields[last] += b" " + line.strip()
+            fields[last].append(line.strip())
         elif match := _FIELD.match(line):
             last = match[1].lower()
-            fields[last] = match[2].strip()
-    return fields
+            fields[last] = [match[2].strip()]
+    return {key: b" ".join(lines) for key, lines in fields.items()}
 
 
 def _decoded(value: bytes) -> bytes:
     """A field with its RFC 2047 words decoded, in UTF-8."""
-    if b"=?" not in value:
-        return value
-    from email.errors import HeaderParseError
-    from email.header import decode_header, make_header
-
-    try:
-        return str(make_header(decode_header(value.decode("ascii")))).encode()
-    except (HeaderParseError, LookupError, UnicodeError):
-        return value  # not of RFC 2047: then the text is what it says
+    return decode_words(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _before_rule(body: bytes) -> bytes:

@@ -144,8 +144,15 @@ class RootFS:
         return self._node(path).found
 
     def _node(self, path: str) -> _Node:
-        if path not in self._nodes:
-            self._nodes[path] = self._stacked(path)
+        missing: list[str] = []
+        above = path
+        while above not in self._nodes:
+            missing.append(above)
+            if not above:
+                break
+            above = above.rpartition("/")[0]
+        for one in reversed(missing):  # from the top down: recursion would go as deep as the path
+            self._nodes[one] = self._stacked(one)
         return self._nodes[path]
 
     def _numbers(self, floor: int) -> range:

@@ -16,6 +16,7 @@ from builder.errors import ImageMismatch
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
+_NAME_BYTES = 255  # Linux's NAME_MAX
 # name mode uid gid size mtime checksum type link (the rest only matters for the prefix)
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s6s82x155s")
 _EXTENDED = frozenset({b"x", b"g", b"L", b"K"})
@@ -300,6 +301,10 @@ class _Walk:
         if len(path) > self._limits.path or b"\0" in path:
             raise self._refused(
                 "holds a path that is no path", f"at most {self._limits.path} bytes, no NUL", _shown(path)
+            )
+        if len(path) > _NAME_BYTES and max(map(len, path.split(b"/"))) > _NAME_BYTES:
+            raise self._refused(
+                "holds a name that no file system takes", f"at most {_NAME_BYTES} bytes", _shown(path)
             )
         if b"//" not in path and b"./" not in path and not path.startswith(b"/") and not path.endswith(b"."):
             return path.rstrip(b"/")

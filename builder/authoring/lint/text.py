@@ -17,6 +17,7 @@ from builder.requirements import parse_requirements
 
 MAX_BYTES = 64 << 10
 MAX_CHANGED = 600
+MAX_TRAILERS = 100
 TODO = b"TODO"
 
 # Trailer -> whether it may stand more than once.
@@ -111,6 +112,9 @@ def _mail(file: str, head: Head) -> Iterator[Finding]:
 
 def _trailers(file: str, head: Head, lines: list[bytes]) -> Iterator[Finding]:
     pairs = head.trailers()
+    if len(pairs) > MAX_TRAILERS:
+        yield Finding("size", file, None, "patch has too many trailers", str(MAX_TRAILERS), str(len(pairs)))
+        pairs = pairs[:MAX_TRAILERS]
     keys = [key for key, _ in pairs]
     if "Upstream-Status" not in keys:
         yield Finding(
