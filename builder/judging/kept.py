@@ -5,7 +5,7 @@ probes and this program. An entry is named after all of them and holds a checksu
 what is damaged or was put in another's place is made again. Verdicts are not kept: they are weighed anew each
 time, with what repositories and people say.
 
-An answer ``unknown`` is not kept: a slow machine can be its reason.
+An answer is not kept where a limit of time or memory ended the probe: a slow machine can be its reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from builder.judging.evidence import Behaviour, Dependency, TextEvidence
 from builder.probe.harness import Answer
-from builder.probe.run import read_probe
+from builder.probe.run import hangs_on_machine, read_probe
 from builder.program import git_identity, source_digest
 from builder.series import Series
 from builder.soundness.check import Flaw
@@ -42,10 +42,10 @@ class Asked:
 
     @property
     def is_certain(self) -> bool:
-        """Whether no probe answered ``unknown``."""
+        """Whether no probe was ended by a limit."""
         found = self.behaviour
         answers = (found.pin, found.pristine, found.carried) if found else ()
-        return all(a is None or a.state != "unknown" for a in (*answers, self.rolled_back))
+        return not any(a is not None and hangs_on_machine(a) for a in (*answers, self.rolled_back))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Found:
 
     @property
     def is_certain(self) -> bool:
-        """Whether no probe answered ``unknown``."""
+        """Whether no probe was ended by a limit."""
         return self.asked is None or self.asked.is_certain
 
 

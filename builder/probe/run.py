@@ -31,6 +31,13 @@ MEMORY = 1 << 30
 REQUIRE_SANDBOX = "OVERLAY_REQUIRE_SANDBOX"
 """Set in the environment: no probe runs where the kernel does not hold it (``--require-sandbox``)."""
 
+_BY_THE_MACHINE = (
+    "the probe took longer than",
+    "the probe's process did not keep",
+    "the probe was ended by",
+    "the probe ended with",
+    "the probe stopped: MemoryError",
+)
 _REQUEST_LIMIT = 1 << 20
 _EVIDENCE_LIMIT = 1000
 _START = "from builder.probe.sandbox import main; main()"
@@ -142,6 +149,11 @@ def sandbox_limits() -> tuple[str, ...]:
     """Which limits this machine's kernel sets for a probe, of :data:`builder.probe.confinement.FULL`."""
     with Prober() as prober:
         return tuple(prober._run("", b"", MappingTree({})).evidence.split(", "))
+
+
+def hangs_on_machine(answer: Answer) -> bool:
+    """Whether an answer may be another one on a faster or larger machine: a limit ended the probe."""
+    return answer.state == "unknown" and answer.evidence.startswith(_BY_THE_MACHINE)
 
 
 def read_probe(probe_file: Path) -> bytes:

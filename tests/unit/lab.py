@@ -135,15 +135,24 @@ class Lab:
         return Upstream(revision, "repository", (Mount("", store, commit),))
 
     def judge(
-        self, pin: str, patches: list[Patch], *targets: str, release: str = "v1.0.0", history: bool = True
+        self,
+        pin: str,
+        patches: list[Patch],
+        *targets: str,
+        release: str = "v1.0.0",
+        history: bool = True,
+        timeout: float | None = None,
     ) -> Report:
         """The verdicts of a series cut for ``pin``."""
-        subject = Subject("demo", "1", release, pin, self.upstream(pin), Series("demo", tuple(patches)))
+        known = sorted({release, *targets})
+        return judge(subject, named, self.probes, self.cache, known=known, timeout=timeout)
         named = [
             Target(target, self.upstream(target), None, self.repository if history else None, target)
             for target in targets
         ]
-        return judge(subject, named, self.probes, self.cache, known=sorted({release, *targets}))
+        return judge(
+            subject, named, self.probes, self.cache, known=sorted({release, *targets}), timeout=timeout
+        )
 
 
 SPEC = """\

@@ -109,11 +109,21 @@ def test_another_probe_or_patch_is_asked_anew(lab: Lab, merges: list[object]) ->
     assert len(merges) == 3
 
 
-def test_unknown_is_asked_again(lab: Lab, merges: list[object]) -> None:
+def test_what_a_limit_ended_is_asked_again(lab: Lab, merges: list[object]) -> None:
     pin, patches = series(lab)
-    lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('slow')\n")
-    first = lab.judge(pin, patches, "v1.2.0")
+    lab.probe("p0", "def probe(tree):\n    while True: pass\n")
+    first = lab.judge(pin, patches, "v1.2.0", timeout=1)
     assert first.judgements[0].verdict.word == "unknown"
-    again = lab.judge(pin, patches, "v1.2.0")
-    assert again.judgements == first.judgements
+    (entry,) = entries(lab)
+    assert b'"asked":null' in entry.read_bytes()
+    lab.judge(pin, patches, "v1.2.0", timeout=1)
     assert len(merges) == 1  # its text is known
+
+
+def test_a_probe_that_cannot_tell_is_not_asked_again(lab: Lab, merges: list[object]) -> None:
+    pin, patches = series(lab)
+    lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('other')\n")
+    first = lab.judge(pin, patches, "v1.1.0")
+    assert first.judgements[0].verdict.word == "unknown"
+    assert lab.judge(pin, patches, "v1.1.0").judgements == first.judgements
+    assert len(merges) == 1
