@@ -40,9 +40,7 @@ class Document:
 
         kind = PAYLOAD_TYPE if self.predicate_type else self.media_type
         named = {PREDICATE_TYPE: self.predicate_type} if self.predicate_type else {}
-        return Artifact(
-            kind, self.media_type, self.data, named | {"org.opencontainers.image.title": self.name}
-        )
+        return Artifact(kind, self.media_type, self.name, self.data, named)
 
 
 def write_documents(documents: tuple[Document, ...], directory: Path) -> list[Path]:

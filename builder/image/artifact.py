@@ -15,6 +15,7 @@ from builder.image.registry import Repository
 
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"
+TITLE = "org.opencontainers.image.title"  # by which oras and others name the file that they write
 LARGEST_ARTIFACT = 32 << 20  # bytes
 
 Place = Repository | Layout
@@ -27,12 +28,14 @@ class Artifact:
     Args:
         artifact_type: what it is.
         media_type: of its bytes.
+        title: its file name.
         data: its bytes.
         annotations: of its manifest.
     """
 
     artifact_type: str
     media_type: str
+    title: str
     data: bytes = field(repr=False)
     annotations: Mapping[str, str]
 
@@ -99,7 +102,12 @@ def _putting(place: Place, blob: Descriptor, artifact: Artifact, near: Place | N
 
 
 def _blob_of(artifact: Artifact) -> Descriptor:
-    return Descriptor(artifact.media_type, sha256_digest(artifact.data), len(artifact.data))
+    return Descriptor(
+        artifact.media_type,
+        sha256_digest(artifact.data),
+        len(artifact.data),
+        annotations={TITLE: artifact.title},
+    )
 
 
 def _manifest(artifact: Artifact, blob: Descriptor, empty: Descriptor, subject: Descriptor) -> RawManifest:

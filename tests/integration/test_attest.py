@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+from oras.client import OrasClient
 
 from tests.conftest import Overlay
 from tests.integration.bases import Base
-from tests.integration.conftest import Registry, needed_program, with_sources
+from tests.integration.conftest import Registry, needed_program, run_program, with_sources
 from tests.integration.judge import OVERLAY, series_of
+
+TRUST = Path(__file__).parents[2] / "docs" / "trust.md"
 
 # The structure that slsa.dev/spec/v1.0/provenance and in-toto's Statement v1 publish, as a JSON Schema.
 DIGEST_SET = {
@@ -190,6 +194,31 @@ def test_referrers_are_found_through_the_fallback_tag_and_are_the_files(attested
         "application/vnd.in-toto+json",
         "application/vnd.cyclonedx+json",
     }
+
+
+def test_oras_writes_each_statement_under_its_name(attested: Attested, tmp_path: Path) -> None:
+    client = OrasClient(hostname=attested.registry.address, insecure=True)
+    for entry in fallback(attested):
+        client.pull(f"{attested.registry.repository('out')}@{entry['digest']}", outdir=str(tmp_path))
+    assert files_of(tmp_path) == files_of(attested.files)
+
+
+def test_the_documented_commands_fetch_each_statement(attested: Attested, tmp_path: Path) -> None:
+    """docs/trust.md, on a registry without the referrers API."""
+    for program in ("curl", "jq"):
+        needed_program(program)
+    (script,) = re.findall(r"```sh\n(repository=.*?)```", TRUST.read_text(), re.DOTALL)
+    registry = attested.registry
+    script = script.replace(
+        "https://registry.example/v2/sglang", f"http://{registry.address}/v2/{registry.space}/out"
+    )
+    script = script.replace("sha256:DIGEST", attested.digest)
+    run_program(["bash", "-euc", script], cwd=tmp_path)
+    assert files_of(tmp_path) == files_of(attested.files)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def test_skopeo_reads_the_image_and_its_attestations(attested: Attested, skopeo: Callable[..., str]) -> None:
