@@ -144,8 +144,7 @@ class Lab:
         timeout: float | None = None,
     ) -> Report:
         """The verdicts of a series cut for ``pin``."""
-        known = sorted({release, *targets})
-        return judge(subject, named, self.probes, self.cache, known=known, timeout=timeout)
+        subject = Subject("demo", "1", release, pin, self.upstream(pin), Series("demo", tuple(patches)))
         named = [
             Target(target, self.upstream(target), None, self.repository if history else None, target)
             for target in targets
