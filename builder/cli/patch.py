@@ -515,16 +515,18 @@ def lint(
     mended = [mend for home in homes for mend in fix_texts(home)] if fix else []
     findings = lint_root(place, names)
     trials: list[Trial] = []
+    notes: list[str] = []
     if not offline:
         for home in homes:
             upstream = _upstream(home, source, upstream_url, wheel)
-            found = lint_release(home, upstream, cache_path())
+            found, unseen = lint_release(home, upstream, cache_path())
             if fix and any(finding.by_export for finding in found):
                 exported = export_applied(apply_home(home, upstream))
                 home.write([(patch.name, patch.data) for patch in exported])
                 mended += [finding for finding in found if finding.by_export]
-                found = lint_release(home, upstream, cache_path())
+                found, unseen = lint_release(home, upstream, cache_path())
             findings += found
+            notes += unseen
             if probes:
                 found, tried = lint_probes(home, upstream, cache_path())
                 findings += found
@@ -534,7 +536,7 @@ def lint(
     for home in homes:
         findings, excuses = excused(place, home.name, findings, judged)
         allowed += excuses
-    _say_findings(findings, allowed, mended, trials, as_json)
+    _say_findings(findings, allowed, mended, trials, notes, as_json)
     if findings:
         click.get_current_context().exit(1)
 
@@ -544,13 +546,17 @@ def _say_findings(
     allowed: Sequence[Finding],
     mended: Sequence[Finding],
     trials: Sequence[Trial],
+    notes: Sequence[str],
     as_json: bool,
 ) -> None:
     if as_json:
         groups = {"findings": findings, "allowed": allowed, "mended": mended}
         facts = {key: [finding.as_json() for finding in group] for key, group in groups.items()}
-        print_json(facts | ({"probes": [trial.as_json() for trial in trials]} if trials else {}))
+        tried = {"probes": [trial.as_json() for trial in trials]} if trials else {}
+        print_json(facts | tried | {"notes": list(notes)})
         return
+    for note in notes:
+        warn(note)
     for trial in trials:
         click.echo(f"{paint(f'{trial.series}/{trial.patch}', 'bold')}: {trial.summary}")
         for outcome in trial.outcomes:

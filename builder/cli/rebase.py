@@ -123,6 +123,8 @@ def _print(done: Rebased) -> None:
     for move in done.moves:
         if move.range_diff:
             click.echo(printable(f"\n{move.range_diff}"), nl=False)
+    for note in done.notes:
+        warn(note)
     for clash in done.clashes:
         warn(clash)
     if done.base_unpinned:

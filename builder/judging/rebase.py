@@ -99,6 +99,7 @@ class Rebased:
         untied: patches that do not depend any more on others that are left out, and on which.
         base_unpinned: the base image's digests were of the old release and are gone from the spec.
         clashes: what the overlay and its patches require, and the new release's own pins exclude.
+        notes: patched files that could not be looked at, or were broken before.
     """
 
     settings: Settings
@@ -109,6 +110,7 @@ class Rebased:
     untied: Mapping[str, tuple[str, ...]]
     base_unpinned: bool
     clashes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""
@@ -121,6 +123,7 @@ class Rebased:
             "untied": {name: list(others) for name, others in self.untied.items()},
             "base_unpinned": self.base_unpinned,
             "clashes": list(self.clashes),
+            "notes": list(self.notes),
         }
 
 
@@ -238,7 +241,7 @@ def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
     target = _target(settings, spec, home, cache, say)
     patches = {patch.name: patch for patch in subject.series.patches}
     carried = tree.carried()
-    _check_sound(tree, carried, target, cache)
+    notes = _check_sound(tree, carried, target, cache)
     moves = _moves(tree, state, carried, target, home, cache, say)
     _check_accepted(tree, state, moves, patches)
     dropped = _dropped(tree, state, settings, carried, patches, home, cache)
@@ -253,7 +256,7 @@ def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
     tree.remove()
     required = requirements_of(rebased.patches, spec.requires)
     clashing = tuple(clashes(required, read_pins(pristine_tree(target.upstream)))) if required else ()
-    return Rebased(settings, series, tuple(moves), dropped, state.retired, untied, unpinned, clashing)
+    return Rebased(settings, series, tuple(moves), dropped, state.retired, untied, unpinned, clashing, notes)
 
 
 def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -> Target:
@@ -315,8 +318,11 @@ def _check_room(settings: Settings, series: str, home: Root) -> None:
 # --- what has to be right before anything is written --------------------------------------------------------
 
 
-def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cache: Path) -> None:
+def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cache: Path) -> tuple[str, ...]:
     """What was carried must still be Python.
+
+    Returns:
+        What could not be looked at, or was broken before.
 
     Raises:
         PatchConflict: it breaks something on the new release; the work tree stays open.
@@ -331,7 +337,7 @@ def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cac
         for patch in carried
     ]
     checker = Checker(cache)
-    blamed, _ = check_whole(changes, pristine_tree(target.upstream), checker)
+    blamed, notes = check_whole(changes, pristine_tree(target.upstream), checker)
     checker.save()
     if blamed:
         patch, flaw = blamed[0]
@@ -342,6 +348,7 @@ def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cac
             hint="mend the commit there (git commit --fixup, git rebase -i --autosquash), then --continue",
             facts={"worktree": str(tree.path)},
         )
+    return notes
 
 
 def _moves(

@@ -419,6 +419,27 @@ def test_allowed_with_a_reason_is_carried(lab: Lab, tmp_path: Path) -> None:
     assert "would not run" not in done.stdout
 
 
+def test_rebase_says_what_was_broken_before(lab: Lab, tmp_path: Path) -> None:
+    bad = "python/sglang/bad.py"
+    pin = lab.commit(PIN | {bad: b"def f(:\n    return 0\n"}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {bad: b"def f(:\n    return 1\n"}, "Overlay-Probe: none [test]")
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    lab.commit({USE: b"\n" + PIN[USE]}, tag="v1.1.0")
+    rebase = ("rebase", "demo", "--upstream-url", str(lab.repository))
+    done = overlay(lab, root, *rebase, "--onto", "v1.1.0", "--json")
+    assert done.returncode == 0, done.stderr
+    (note,) = json.loads(done.stdout)["notes"]
+    assert note.startswith(f"{bad}, line 1: does not compile:")
+    assert note.endswith("as before the change")
+
+
+def test_lint_says_what_it_did_not_look_at(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"))
+    monkeypatch.setattr("builder.soundness.check.LARGEST", 8)
+    (note,) = json.loads(workshop("patch", "lint", "--json").out)["notes"]
+    assert "bytes are too many to be looked at" in note
+
+
 def test_lint_finds_what_each_patch_breaks_and_what_needs_no_allowance(workshop: Workshop) -> None:
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"))
     workshop.add(

@@ -27,18 +27,21 @@ _RULES = {"does-not-compile": "compiles"}
 _IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+(.+))")
 
 
-def lint_release(home: Home, upstream: Upstream, cache: Path) -> list[Finding]:
+def lint_release(home: Home, upstream: Upstream, cache: Path) -> tuple[list[Finding], list[str]]:
     """Every rule that needs the release's sources.
 
     Args:
         home: the series.
         upstream: its pinned release.
         cache: where it is kept what was found to be in order.
+
+    Returns:
+        What is wrong; and what could not be looked at, or was so before the series.
     """
     try:
         series = home.series()
     except InvalidInput:
-        return []  # the text rules have said what is wrong with it
+        return [], []  # the text rules have said what is wrong with it
     sources = upstream.files(series.paths)
     applied = try_series(series, sources, drop=home.drop)
     found = [finding for report in applied.failed for finding in _failed(home, report)]
@@ -46,8 +49,8 @@ def lint_release(home: Home, upstream: Upstream, cache: Path) -> list[Finding]:
         known = Remembered(cache / "lint" / "canonical")
         found += _canonical(home, applied, known)
         known.save()
-    found += _soundness(home, applied, upstream, cache)
-    return [*found, *_imports(home, applied, sources.values())]
+    unsound, notes = _soundness(home, applied, upstream, cache)
+    return [*found, *unsound, *_imports(home, applied, sources.values())], notes
 
 
 def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
@@ -101,17 +104,24 @@ def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:
                 yield Finding("blob-ids", _file(home, report), diff.patch_line, what, is_now.blob, said, mend)
 
 
-def _soundness(home: Home, applied: AppliedSeries, upstream: Upstream, cache: Path) -> Iterator[Finding]:
-    """What each patch breaks in the release with those before it, and what it need not be allowed."""
+def _soundness(
+    home: Home, applied: AppliedSeries, upstream: Upstream, cache: Path
+) -> tuple[list[Finding], list[str]]:
+    """What each patch breaks in the release, what it need not be allowed, and notes."""
+    found: list[Finding] = []
+    notes: dict[str, None] = {}
     checker = Checker(cache)
     changes = changes_of(applied)
     for change, sound in check_each(changes, pristine_tree(upstream), checker):
         file = str(home.path(change.name).relative_to(home.root.path))
         for flaw in without(sound.flaws, change.allows):
-            yield Finding(_RULES.get(flaw.kind, flaw.kind), file, None, str(flaw))
+            found.append(Finding(_RULES.get(flaw.kind, flaw.kind), file, None, str(flaw)))
         for kind, name in sorted(change.allows - {(flaw.kind, flaw.name) for flaw in sound.flaws}):
-            yield Finding("allowance", file, None, f"{ALLOW}: {kind} {name}: what is allowed was not found")
+            what = f"{ALLOW}: {kind} {name}: what is allowed was not found"
+            found.append(Finding("allowance", file, None, what))
+        notes |= dict.fromkeys(sound.notes)
     checker.save()
+    return found, list(notes)
 
 
 def _imports(home: Home, applied: AppliedSeries, sources: Iterable[SourceFile]) -> Iterator[Finding]:
