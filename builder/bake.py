@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,6 +16,7 @@ from builder import __version__
 from builder.apply import AppliedSeries
 from builder.base import Base, DirectoryFact, Facts
 from builder.claims import contradictions
+from builder.declared import declare
 from builder.dockerfile import Recipe, parse_dockerfile
 from builder.errors import InvalidInput
 from builder.image.append import append, labels_of, timestamp
@@ -30,10 +31,12 @@ from builder.image.layer import (
     parent_directories,
 )
 from builder.image.model import NewImage, canonical_json, sha256_digest
+from builder.image.settings import Settings, said_over, settings_of
 from builder.manifest import (
     MANIFEST_PATH,
     MANIFEST_SCHEMA,
     BaseRecord,
+    EntrypointRecord,
     Manifest,
     OverlayRecord,
     RequirementRecord,
@@ -51,6 +54,11 @@ from builder.template import render_template
 LABEL = "dev.sglang-overlay"
 INPUTS_LABEL = f"{LABEL}.inputs"
 OCI = "org.opencontainers.image"
+_LABELS = frozenset(
+    [f"{OCI}.{key}" for key in ("base.name", "base.digest", "source", "version", "created", "revision")]
+    + [f"{LABEL}.{key}" for key in ("name", "patches", "patchset", "manifest", "hardware", "requires")]
+    + [f"{LABEL}.notes", f"{LABEL}.arguments", INPUTS_LABEL]
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Plan:
         files: what is copied in, sorted by path.
         removed: paths of the base that the series deletes.
         dockerfile: the rendered recipe.
-        labels, environment: what it sets.
+        labels: of its record.
         created: seconds since 1970.
     """
 
@@ -86,7 +94,6 @@ class Plan:
     removed: tuple[str, ...]
     dockerfile: str
     labels: Mapping[str, str]
-    environment: Mapping[str, str]
     created: int
 
 
@@ -99,6 +106,7 @@ def make_plan(
     template: Path,
     probes: Mapping[str, str],
     requirements: Sequence[Requirement],
+    settings: Settings,
     created: int,
 ) -> Plan:
     """Plan an image.
@@ -110,20 +118,56 @@ def make_plan(
         template: ``Dockerfile.in``.
         probes: what each patch's probe said, by patch.
         requirements: what is demanded of the base; it was checked.
+        settings: what containers of the image will have, as :func:`expected_settings` says; the facts were
+            found for them.
         created: the time of everything new, in seconds since 1970.
 
     Raises:
-        InvalidInput: the template cannot be rendered.
+        InvalidInput: the template cannot be rendered, or sets something else now than for a draft.
     """
     files = _post_images(applied, facts)
     modes = {path: f"{file.mode:04o}" for path, file in files.items()}
     image_paths = {path: "/" + fact.image_path for path, fact in facts.files.items()}
-    manifest = _manifest(spec, applied, base, facts, probes, requirements, image_paths, modes)
+    manifest = _manifest(spec, applied, base, facts, probes, requirements, image_paths, modes, settings)
     record = _context_file(MANIFEST_PATH.lstrip("/"), manifest.as_bytes(), 0o644, 0, 0)
     empty = [_context_file(path, b"", fact.mode, fact.uid, fact.gid) for path, fact in facts.bytecode.items()]
     baked = tuple(sorted([*files.values(), *empty, record], key=lambda file: file.image_path))
     labels = _labels(spec, applied, base, manifest, template, created)
-    values = {
+    dockerfile = render_template(template, _values(spec, applied, base, _copies(baked), labels))
+    _check_settings(declare(dockerfile, settings_of(base.config)), settings, labels)
+    removed = tuple(
+        sorted(
+            facts.files[path].image_path
+            for path, source in applied.after.items()
+            if source is None and applied.before[path] is not None
+        )
+    )
+    return Plan(base, facts, manifest, baked, removed, dockerfile, labels, created)
+
+
+def expected_settings(spec: Spec, applied: AppliedSeries, base: Base, template: Path) -> Settings:
+    """What containers of the image will have, but for the labels of its record: the base's, and the recipe's.
+
+    The template is rendered for that with a draft of what is not known before the base was looked into.
+
+    Raises:
+        InvalidInput: the template cannot be rendered.
+    """
+    copies = [{"directory": "/", "uid": 0, "gid": 0, "sources": ["files/draft"]}]
+    labels = dict.fromkeys(_LABELS, "")
+    dockerfile = render_template(template, _values(spec, applied, base, copies, labels))
+    return _without(declare(dockerfile, settings_of(base.config)), labels)
+
+
+def _values(
+    spec: Spec,
+    applied: AppliedSeries,
+    base: Base,
+    copies: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
+    """What a template may use."""
+    return {
         "overlay": {"name": spec.name, "version": spec.version, "summary": spec.summary},
         "base": {
             "reference": base.reference,
@@ -135,19 +179,28 @@ def make_plan(
         "patches": [
             {"name": patch.name, "subject": as_text(patch.subject)} for patch in applied.series.patches
         ],
-        "copies": _copies(baked),
+        "copies": copies,
         "environment": dict(spec.environment),
         "labels": labels,
     }
-    dockerfile = render_template(template, values)
-    removed = tuple(
-        sorted(
-            facts.files[path].image_path
-            for path, source in applied.after.items()
-            if source is None and applied.before[path] is not None
+
+
+def _without(settings: Settings, labels: Collection[str]) -> Settings:
+    kept = {key: text for key, text in settings.labels.items() if key not in labels and key not in _LABELS}
+    return replace(settings, labels=kept)
+
+
+def _check_settings(found: Settings, expected: Settings, labels: Collection[str]) -> None:
+    if (actual := _without(found, labels)) != expected:
+        names = [
+            one.name for one in fields(Settings) if getattr(actual, one.name) != getattr(expected, one.name)
+        ]
+        raise InvalidInput(
+            "the template sets something else for other files or labels",
+            where="Dockerfile",
+            found=", ".join(names),
+            hint="environment, entry point and the like may follow from the overlay and the base alone",
         )
-    )
-    return Plan(base, facts, manifest, baked, removed, dockerfile, labels, spec.environment, created)
 
 
 def bake(plan: Plan) -> tuple[NewImage, Layer]:
@@ -325,6 +378,7 @@ def _manifest(
     requirements: Sequence[Requirement],
     image_paths: dict[str, str],
     modes: dict[str, str],
+    settings: Settings,
 ) -> Manifest:
     for report in applied.reports:
         for change in report.files:
@@ -371,7 +425,28 @@ def _manifest(
         ),
         bytecode=tuple("/" + path for path in sorted(facts.bytecode)),
         skipped=tuple(map(skipped_record, applied.series.skipped)),
+        environment=_over(settings.environment, settings_of(base.config).environment),
+        entrypoint=EntrypointRecord(
+            entrypoint=settings.entrypoint,
+            command=settings.command,
+            user=settings.user,
+            working_dir=settings.working_dir,
+            python=facts.interpreter,
+            searched=facts.searched,
+            declared=_declared(settings, settings_of(base.config)),
+        ),
     )
+
+
+def _over(said: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
+    """What is said over or instead of the base's."""
+    return {name: value for name, value in sorted(said.items()) if base.get(name) != value}
+
+
+def _declared(settings: Settings, base: Settings) -> dict[str, Any]:
+    """Settings beside environment and start that the template makes others than the base's."""
+    labels = {key: text for key, text in base.labels.items() if key not in _LABELS}
+    return said_over(settings, replace(base, labels=labels))
 
 
 def _labels(

@@ -29,23 +29,24 @@ from builder.image.append import (
     check_base,
     depth_warning,
     diff_ids,
-    environment_of,
     labels_of,
     platform_of,
-    working_dir_of,
 )
 from builder.image.index import index_images
 from builder.image.layer import parent_directories
 from builder.image.model import ByteProgress, Descriptor, ImageSource, Platform, RawManifest, is_digest
 from builder.image.reference import LayoutReference, Reference, parse_location
+from builder.image.settings import Settings, settings_of
 from builder.pinning import no_base
 from builder.source import SourceFile
 from builder.spec import BaseSpec, SourcePath, Spec
+from builder.startup import deciding
 from builder.wording import counted
 
 if TYPE_CHECKING:
     from builder.image.layerindex import LayerIndex
-    from builder.image.rootfs import RootFS
+    from builder.image.rootfs import Found, RootFS
+    from builder.roots import Interpreter, Roots
 
 OVERLAY_LABEL = "dev.sglang-overlay.name"
 BASE_NAME = "org.opencontainers.image.base.name"
@@ -132,6 +133,25 @@ class DirectoryFact:
 
 
 @dataclass(frozen=True)
+class StartFact:
+    """How containers of the image start, as far as that decides where Python imports from.
+
+    Args:
+        environment: the variables that count, the spec's and the template's among them.
+        working_dir, user, command: as the image has them, the command after its entry point.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str = "/"
+    user: str = ""
+    command: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> StartFact:
+        return cls(deciding(settings), settings.start_directory, settings.user, settings.started)
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the layers of one base say of what a series touches.
 
@@ -144,6 +164,9 @@ class Facts:
         warnings: what a person should know, such as a second copy of SGLang.
         layers: digests of the blobs that say so, lowest first.
         installed: versions of what is demanded, ``cuda`` among it; None for what is not there.
+        start: how containers of the image start that is built; what Python imports was decided for that.
+        interpreter: the Python of the entry point, else the one that ``PATH`` names; None for none.
+        searched: the directories that it looks into, also those that are not there.
     """
 
     python: str | None
@@ -154,6 +177,9 @@ class Facts:
     warnings: tuple[str, ...] = ()
     layers: tuple[Digest, ...] = ()
     installed: Mapping[str, str | None] = field(default_factory=dict)
+    start: StartFact | None = None
+    interpreter: str | None = None
+    searched: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For the lock."""
@@ -174,8 +200,11 @@ class Facts:
         paths: Collection[str],
         roots: Mapping[str, str],
         demanded: Collection[str] = (),
+        start: StartFact | None = None,
     ) -> bool:
         """Whether these are the facts of these layers, paths and distributions alone, with the spec's roots.
+
+        And for containers that start like that: another environment can mean another Python, or another copy.
 
         Facts of more paths would bring along the bytecode of modules that are not patched any more. Facts
         that put a file elsewhere than below its root, or empty the bytecode of other modules, are no answer.
@@ -183,6 +212,7 @@ class Facts:
         asked = {root.path: root.asked for root in self.roots}
         is_asked = self.files.keys() == set(paths) and asked == dict(roots)
         is_asked = is_asked and self.installed.keys() == set(demanded)
+        is_asked = is_asked and self.start is not None and self.start == start
         return is_asked and self.layers == tuple(layers) and self._hang_together()
 
     def _hang_together(self) -> bool:
@@ -406,11 +436,13 @@ def lookup_facts(
     beside: Collection[str] = (),
     demanded: Collection[str] = (),
     progress: ByteProgress,
+    settings: Settings | None = None,
 ) -> Facts:
     """Look up every path in the base: in what is known of it already, else in its layers.
 
     Args:
         base: the base image.
+        settings: of the image that is built on it; None for the base's own.
         paths: upstream paths.
         known: from the lock, for this base's digest.
         cache: where layer indexes are kept.
@@ -420,25 +452,27 @@ def lookup_facts(
         progress: makes a byte counter for a layer that is read.
 
     Raises:
-        ImageMismatch: no Python of the image imports the package; or a layer is not what its digest says.
+        ImageMismatch: no Python of the image imports the package, or it imports something else than what
+            would be patched; or a layer is not what its digest says.
         InvalidInput: a path is below no root.
     """
     for path in paths:
         _root_of(path, roots)
+    settings = settings_of(base.config) if settings is None else settings
     layers = [layer.digest for layer in base_layers(base.manifest)]
-    if known is not None and known.answer(layers, paths, roots, demanded):
+    if known is not None and known.answer(layers, paths, roots, demanded, StartFact.of(settings)):
         return known
     from builder.image.rootfs import RootFS
 
     fs = RootFS(layer_indexes(base, cache, progress))
-    facts = _read_facts(base, paths, fs, roots, beside)
-    return _with_installed(facts, base, fs, demanded) if demanded else facts
+    facts = _read_facts(base, paths, fs, roots, beside, settings)
+    return _with_installed(facts, settings, fs, demanded) if demanded else facts
 
 
-def _with_installed(facts: Facts, base: Base, fs: RootFS, demanded: Collection[str]) -> Facts:
+def _with_installed(facts: Facts, settings: Settings, fs: RootFS, demanded: Collection[str]) -> Facts:
     from builder.installed import find_installed
 
-    environment, working_dir = environment_of(base.config), working_dir_of(base.config)
+    environment, working_dir = settings.environment, settings.start_directory
     installed, notes = find_installed(fs, demanded, environment, working_dir=working_dir)
     return replace(facts, installed=installed, warnings=(*facts.warnings, *notes))
 
@@ -595,41 +629,94 @@ def _root_of(path: str, roots: Collection[str]) -> str:
 
 
 def _read_facts(
-    base: Base, paths: Collection[str], fs: RootFS, roots: Mapping[str, str], beside: Collection[str]
+    base: Base,
+    paths: Collection[str],
+    fs: RootFS,
+    roots: Mapping[str, str],
+    beside: Collection[str],
+    settings: Settings,
 ) -> Facts:
-    from builder.roots import find_roots
-
     placed: dict[str, RootFact] = {}
     too_deep = depth_warning(base.manifest)
     warnings: list[str] = [too_deep] if too_deep else []
-    python: str | None = None
+    interpreter: Interpreter | None = None
+    searched: dict[str, None] = {}
     for root, place in roots.items():
-        package = root.rsplit("/", 1)[-1]
         try:
-            found = find_roots(
-                fs, environment_of(base.config), package, working_dir=working_dir_of(base.config)
-            )
+            found = _imported(base, fs, root.rsplit("/", 1)[-1], place, settings)
         except ImageMismatch as error:
-            if place == "auto":
+            if place == "auto" or error.facts.get("instead"):
                 raise
             warnings.append(f"{error.what}: {root} is taken to be at {place}, as the spec says")
             placed[root] = RootFact(root, place.strip("/"), place)
             continue
-        python = python or found.cache_tag
-        warnings += found.warnings
+        interpreter = interpreter or found.interpreter
+        warnings += [*found.warnings, *map(str, found.code)]
+        searched |= dict.fromkeys(found.watched)
         chosen = found.root
-        if place not in ("auto", chosen.path):
-            warnings.append(
-                f"the spec puts {root} at {place}; the image's Python imports it from {chosen.path}"
-            )
-        where = (chosen.path if place == "auto" else place).strip("/")
-        placed[root] = RootFact(root, where, place, chosen.distribution, chosen.version)
+        placed[root] = RootFact(root, chosen.path.strip("/"), place, chosen.distribution, chosen.version)
     files = {path: _file_fact(path, placed[_root_of(path, roots)], fs) for path in sorted(paths)}
-    bytecode = _bytecode(base, files.values(), fs)
+    bytecode = _bytecode(settings, files.values(), fs)
     written = [*(fact.image_path for fact in files.values()), *bytecode, *beside]
-    directories = _directories(written, fs)
-    layers = tuple(layer.digest for layer in base_layers(base.manifest))
-    return Facts(python, tuple(placed.values()), files, directories, bytecode, tuple(warnings), layers)
+    return Facts(
+        python=interpreter.cache_tag if interpreter else None,
+        roots=tuple(placed.values()),
+        files=files,
+        directories=_directories(written, fs),
+        bytecode=bytecode,
+        warnings=tuple(dict.fromkeys(warnings)),
+        layers=tuple(layer.digest for layer in base_layers(base.manifest)),
+        start=StartFact.of(settings),
+        interpreter=interpreter.path if interpreter else None,
+        searched=tuple(searched),
+    )
+
+
+def _imported(base: Base, fs: RootFS, package: str, place: str, settings: Settings) -> Roots:
+    """The copy of a package that Python imports in the image, however that is started.
+
+    Raises:
+        ImageMismatch: there is none, or it is another than the one that the spec wants to have patched.
+    """
+    from builder.roots import find_roots
+
+    found = find_roots(
+        fs,
+        settings.environment,
+        package,
+        working_dir=settings.start_directory,
+        user=settings.user,
+        command=settings.started,
+        read=reader_of(base),
+    )
+    wanted = found.root.path if place == "auto" else f"/{fs.real_path(place) or place.strip('/')}"
+    instead = [str(rival) for rival in found.rivals]
+    if wanted != found.root.path:
+        instead.insert(0, f"{found.root.path} ({found.root.reason})")
+    if instead:
+        raise ImageMismatch(
+            f"Python would import another {package} than the one that is patched",
+            where=f"{base.name}@{base.manifest.digest[:19]}…, in the environment that the image gets",
+            expected=wanted,
+            found="; ".join(instead),
+            hint="look at environment and base.roots in the spec, at ENV in the template, and at the base's "
+            "PATH, PYTHONPATH and working directory",
+            facts={"instead": instead},
+        )
+    return found
+
+
+def reader_of(base: Base) -> Callable[[Found], bytes | None]:
+    """Reads single files of an image that its indexes found, by a pass over their layer."""
+    from builder.image.layerindex import read_files
+    from builder.providers import MAX_ARCHIVE
+
+    def read(found: Found) -> bytes | None:
+        layer = base_layers(base.manifest)[found.stored_layer]
+        with base.source.open_blob(layer) as chunks:
+            return read_files(chunks, layer, [found.stored], limit=MAX_ARCHIVE).get(found.stored)
+
+    return read
 
 
 def _file_fact(path: str, root: RootFact, fs: RootFS) -> FileFact:
@@ -655,7 +742,7 @@ def _real_path_of_new(image_path: str, fs: RootFS) -> str:
     return f"{real.path if real else _real_path_of_new(parent, fs)}/{name}"
 
 
-def _bytecode(base: Base, files: Collection[FileFact], fs: RootFS) -> dict[str, FileFact]:
+def _bytecode(settings: Settings, files: Collection[FileFact], fs: RootFS) -> dict[str, FileFact]:
     """The compiled files that the base has of modules to be patched; they would run instead, or look stale.
 
     Raises:
@@ -664,7 +751,7 @@ def _bytecode(base: Base, files: Collection[FileFact], fs: RootFS) -> dict[str, 
     from builder.roots import bytecode_of, shadows_of
 
     found = {}
-    environment = environment_of(base.config)
+    environment = settings.environment
     for fact in files:
         if shadows := shadows_of(fs, fact.image_path):
             raise ImageMismatch(

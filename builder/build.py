@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.apply import AppliedSeries, PatchReport, apply_series
-from builder.bake import INPUTS_LABEL, Plan, bake, engine_name, make_plan, tag_values
+from builder.bake import INPUTS_LABEL, Plan, bake, engine_name, expected_settings, make_plan, tag_values
 from builder.base import (
     Base,
     Facts,
@@ -305,9 +305,11 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
     requirements = requirements_of(series.patches, patched.spec.requires)
     if known is not None and (wrong_files(known, before) or unmet(requirements, known.installed)):
         known = None  # a base is refused by what its own layers say, not by what a lock says of it
+    settings = expected_settings(patched.spec, patched.applied, base, patched.template)
     facts = lookup_facts(
         base,
         list(before),
+        settings=settings,
         known=known,
         cache=cache,
         roots=patched.spec.base.roots,
@@ -325,6 +327,7 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
         template=patched.template,
         probes=patched.probes,
         requirements=requirements,
+        settings=settings,
         created=creation_time(patched.spec),
     )
 

@@ -44,7 +44,7 @@ def parse_dockerfile(text: str) -> Recipe:
     copies: list[Copy] = []
     environment: dict[str, str] = {}
     labels: dict[str, str] = {}
-    for number, line in _instructions(text):
+    for number, line in instructions(text):
         word, _, rest = line.partition(" ")
         match word.upper():
             case "FROM" if base is None and re.fullmatch(r"\S+", rest.strip()):
@@ -62,7 +62,7 @@ def parse_dockerfile(text: str) -> Recipe:
     return Recipe(base, tuple(copies), environment, labels)
 
 
-def _instructions(text: str) -> Iterator[tuple[int, str]]:
+def instructions(text: str) -> Iterator[tuple[int, str]]:
     """Line numbers and instructions: comments and blank lines left out, continued lines joined."""
     held, start = "", 0
     for number, line in enumerate(text.split("\n"), 1):

@@ -136,6 +136,22 @@ class RootRecord(_Model):
     version: str | None
 
 
+class EntrypointRecord(_Model):
+    """How containers of the image start: what it was decided for where Python imports from."""
+
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...] = Field(description="What follows the entry point where nobody says otherwise")
+    user: str
+    working_dir: str
+    python: str | None = Field(description="The entry point's own Python, else the one that PATH names")
+    searched: tuple[str, ...] = Field(
+        description="Where it looks for packages, the first ones first; also directories that are not there"
+    )
+    declared: dict[str, Any] = Field(
+        description="Other settings that the template declares over the base's: labels, volumes and such"
+    )
+
+
 class Manifest(_Model):
     """The applied-patch manifest."""
 
@@ -151,15 +167,22 @@ class Manifest(_Model):
     requires: tuple[RequirementRecord, ...] = ()
     patches: tuple[PatchRecord, ...]
     bytecode: tuple[str, ...] = Field(description="Bytecode of the base made harmless (emptied)")
+    environment: dict[str, str] = Field(
+        default_factory=dict, description="The variables that the image has over or instead of the base's"
+    )
+    entrypoint: EntrypointRecord | None = Field(
+        default=None, description="Not written by versions that did not know it, like environment"
+    )
     skipped: tuple[SkippedRecord, ...] = Field(
         default=(), description="Patches that rules leave out whole; not written where there are none"
     )
 
     @model_serializer(mode="wrap")
     def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of overlays that skip no patch are what they were before there was such a thing."""
+        """Manifests that say nothing of a later thing are what they were before there was such a thing."""
         written: dict[str, Any] = write(self)
-        return {key: value for key, value in written.items() if key != "skipped" or value}
+        later = ("skipped", *(("environment", "entrypoint") if self.entrypoint is None else ()))
+        return {key: value for key, value in written.items() if key not in later or value}
 
     def as_bytes(self) -> bytes:
         """Canonical JSON, with a newline at its end."""

@@ -3,7 +3,10 @@
 Follows CPython's ``getpath`` and ``site``: the first ``python3`` of ``PATH``, a virtual environment's
 ``pyvenv.cfg``, ``PYTHONHOME``, ``PYTHONPATH``, site-packages (or Debian's dist-packages), and ``.pth``
 files in their order. Of the ``import`` lines in ``.pth`` files only those of setuptools' editable finders
-are known, whose ``MAPPING`` is read as a literal.
+are known, whose ``MAPPING`` is read as a literal; code that cannot be decided on paper is named.
+
+An image can be started in several ways: by its entry point's own interpreter, with ``python3 -m`` where its
+containers start, by a script. What is imported must be the same in each of them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from urllib.parse import unquote, urlsplit
@@ -20,7 +23,11 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import ImageMismatch
 from builder.image.rootfs import Files, Found, RootFS
+from builder.image.settings import Settings
 from builder.image.tarwalk import Kind
+from builder.providers import EXTENSION, Provider, Read, cannot_read, providers_at
+from builder.startup import entry_program, home_of
+from builder.startup_code import StartupCode, customizations, is_known_finder, is_known_line, unread_rest
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INTERPRETERS = ("python3", "python")
@@ -30,7 +37,7 @@ _USUAL_TREES = ("/sgl-workspace/sglang/python",)
 _USUAL_PACKAGES = ("/usr/local/lib", "/usr/lib", "/opt/*/lib", "/root/.local/lib")
 _IN_WORKING_DIR = "in the working directory"
 _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d+\.\d+)?\.(dist|egg)-info\Z")
-_EXTENSION = re.compile(r"(\.cpython-[^.]+|\.abi3)?\.so\Z")
+_NO_SUCH = "finds no package"
 
 
 @dataclass(frozen=True)
@@ -72,14 +79,39 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
+class Rival:
+    """What is imported instead of the copy that counts, in one of the ways to start the image."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.reason})"
+
+
+@dataclass(frozen=True)
 class Roots:
-    """The copy that Python imports, the other ones, and how that was found."""
+    """The copy that Python imports, the other ones, and how that was found.
+
+    Args:
+        root: the copy that counts.
+        others: of the package, which are not imported.
+        interpreter: the entry point's own Python, else the one that ``PATH`` names.
+        search_path: where it looks, without what the working directory adds.
+        watched: the directories it would look into if they were there, too.
+        warnings: what a person should know.
+        rivals: what some way to start the image imports instead.
+        code: what runs before anything is imported, and is not known.
+    """
 
     root: PackageCopy
     others: tuple[PackageCopy, ...]
     interpreter: Interpreter
     search_path: tuple[str, ...]
     warnings: tuple[str, ...]
+    rivals: tuple[Rival, ...] = ()
+    watched: tuple[str, ...] = ()
+    code: tuple[StartupCode, ...] = ()
 
     @property
     def cache_tag(self) -> str:
@@ -93,10 +125,34 @@ class _Search:
     entries: dict[str, str] = field(default_factory=dict)  # directory → why it is searched
     finders: list[tuple[Mapping[str, str], str]] = field(default_factory=list)
     sites: list[str] = field(default_factory=list)
+    watched: dict[str, None] = field(default_factory=dict)
+    code: list[StartupCode] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to start an image: an interpreter, its search path, and what comes before that."""
+
+    how: str
+    interpreter: Interpreter
+    search: _Search
+    first: str | None
+
+    @property
+    def entries(self) -> list[tuple[str, str]]:
+        first = [] if self.first is None else [(self.first, self.how)]
+        return [*first, *self.search.entries.items()]
 
 
 def find_roots(
-    rootfs: RootFS, config_env: Mapping[str, str], package: str = "sglang", *, working_dir: str = "/"
+    rootfs: RootFS,
+    config_env: Mapping[str, str],
+    package: str = "sglang",
+    *,
+    working_dir: str = "/",
+    user: str = "",
+    command: Sequence[str] = (),
+    read: Read = cannot_read,
 ) -> Roots:
     """Where ``import PACKAGE`` gets its files from in a container of the image.
 
@@ -105,31 +161,123 @@ def find_roots(
         config_env: the environment of its config.
         package: a top-level package, e.g. ``sglang``, ``transformers``, ``flashinfer``.
         working_dir: of its config; relative entries of ``PYTHONPATH`` start there.
+        user: of its config.
+        command: its entry point with its command.
+        read: gives the bytes of a file, for what no index keeps: archives on the path, ``/etc/passwd``.
 
     Raises:
         ImageMismatch: no Python, or no such package; the error lists where it was looked for.
     """
-    interpreter = find_interpreter(rootfs, config_env)
-    search = _search_path(rootfs, interpreter, config_env, working_dir)
-    copies = list(_copies(rootfs, search, package))
-    if not copies:
-        raise ImageMismatch(
-            f"the image's Python finds no package {package}",
-            where=f"{interpreter.path} (Python {interpreter.version})",
-            expected=f"a directory {package} with __init__.py in one of the directories below",
-            details="\n".join(f"{entry}  ({why})" for entry, why in search.entries.items()),
-            hint="is it an image of SGLang? Otherwise name the directory in the spec: base.roots",
-            facts={"searched": list(search.entries)},
-        )
-    reachable = {path for path, _ in copies}
+    start = Settings(config_env, command=tuple(command), user=user, working_dir=working_dir)
+    ways = _ways(rootfs, start, read)
+    provided = [(way, list(_providers(rootfs, way, package, read))) for way in ways]
+    main, found = provided[0]
+    search = main.search
+    imported = list(dict.fromkeys(one.package for one in found if one.package and one.reason != main.how))
+    whys = {one.package: one.reason for one in reversed(found)}
+    if not imported:
+        raise _no_package(package, main, found)
     leftovers = dict(_leftovers(rootfs, package, working_dir))
-    unreachable = [(path, why) for path, why in leftovers.items() if path not in reachable]
+    unreachable = [(path, why) for path, why in leftovers.items() if path not in imported]
     name = canonicalize_name(package)
     installed = list(distributions(rootfs, [*search.sites, *search.entries], (name, f"{name}-python")))
+    copies = [(path, whys[path]) for path in imported]
     roots = [_root(package, path, why, installed) for path, why in [*copies, *unreachable]]
     chosen, others = roots[0], tuple(roots[1:])
-    warnings = tuple(_warning(chosen, other) for other in others)
-    return Roots(chosen, others, interpreter, tuple(search.entries), warnings)
+    rivals = dict.fromkeys(rival for way, there in provided for rival in _rivals(chosen, way, there))
+    warnings = [_warning(chosen, other) for other in others]
+    warnings += [_lost(package, way) for way, there in provided if not there]
+    code = dict.fromkeys(one for way in ways for one in [*way.search.code, *_customized(rootfs, way)])
+    return Roots(
+        chosen,
+        others,
+        main.interpreter,
+        tuple(search.entries),
+        tuple(dict.fromkeys(warnings)),
+        tuple(rivals),
+        tuple(dict.fromkeys(path for way in ways for path in [*way.search.entries, *way.search.watched])),
+        tuple(code),
+    )
+
+
+def _ways(rootfs: RootFS, start: Settings, read: Read) -> list[_Way]:
+    """The ways to start an image, the one that counts first.
+
+    Raises:
+        ImageMismatch: no Python.
+    """
+    program = entry_program(rootfs, start)
+    named: list[tuple[str, str, Mapping[str, str], str | None]] = []
+    if program is not None:
+        named.append(("the entry point", program.interpreter, program.environment, program.first))
+    try:
+        path = _executable(rootfs, start.environment.get("PATH") or _DEFAULT_PATH)
+    except ImageMismatch:
+        if program is None:
+            raise
+    else:
+        safe = bool(start.environment.get("PYTHONSAFEPATH"))
+        named.append(("python3 with a script", path, start.environment, None))
+        named.append((f"python3 -m in {start.start_directory}", path, start.environment,
+                      None if safe else _plain(start.start_directory)))  # fmt: skip
+    ways = []
+    home = home_of(rootfs, start, read)
+    for how, executable, environment, first in named:
+        interpreter = _interpreter_at(rootfs, executable, environment)
+        search = _search_path(rootfs, interpreter, {**environment, "HOME": home}, start.start_directory)
+        ways.append(_Way(how, interpreter, search, first))
+    return ways
+
+
+def _providers(rootfs: RootFS, way: _Way, package: str, read: Read) -> Iterator[Provider]:
+    """What ``import PACKAGE`` would take, in Python's order; the first one counts."""
+    namespace: Provider | None = None
+    for entry, why in way.entries:
+        for provider in providers_at(rootfs, entry, package, why, read):
+            if provider.is_namespace:
+                namespace = namespace or provider
+            else:
+                yield provider
+    mapped = [(mapping[package], why) for mapping, why in way.search.finders if package in mapping]
+    found = [(path, why) for path, why in mapped if _package_at(rootfs, path) is not None]
+    if namespace is not None and found:  # a directory on the path comes before every finder
+        yield namespace
+    for path, why in found:
+        yield Provider(path, _package_at(rootfs, path), why)
+
+
+def _rivals(chosen: PackageCopy, way: _Way, found: Sequence[Provider]) -> Iterator[Rival]:
+    """What comes before the copy that counts, when the image is started in this way."""
+    for provider in found:
+        if provider.package == chosen.path and provider.loader is None:
+            return
+        path = provider.loader or provider.package or provider.path
+        reason = provider.reason if provider.reason == way.how else f"{way.how}: {provider.reason}"
+        yield Rival(path, reason)
+        return
+
+
+def _no_package(package: str, way: _Way, found: Sequence[Provider]) -> ImageMismatch:
+    interpreter = way.interpreter
+    where = [f"{entry}  ({why})" for entry, why in way.search.entries.items()]
+    instead = [provider.loader or provider.path for provider in found]
+    return ImageMismatch(
+        f"the image's Python {_NO_SUCH} {package}",
+        where=f"{interpreter.path} (Python {interpreter.version})",
+        expected=f"a directory {package} with __init__.py in one of the directories below",
+        found=", ".join(instead) or None,
+        details="\n".join(where),
+        hint="is it an image of SGLang? Otherwise name the directory in the spec: base.roots",
+        facts={"searched": list(way.search.entries)} | ({"instead": instead} if instead else {}),
+    )
+
+
+def _lost(package: str, way: _Way) -> str:
+    return f"{way.how} ({way.interpreter.path}) finds no {package} at all"
+
+
+def _customized(rootfs: RootFS, way: _Way) -> list[StartupCode]:
+    return customizations(rootfs, list(way.search.entries), dict(way.search.entries))
 
 
 def find_interpreter(rootfs: RootFS, config_env: Mapping[str, str]) -> Interpreter:
@@ -138,7 +286,10 @@ def find_interpreter(rootfs: RootFS, config_env: Mapping[str, str]) -> Interpret
     Raises:
         ImageMismatch: there is none, or its version or library cannot be told.
     """
-    executable = _executable(rootfs, config_env.get("PATH") or _DEFAULT_PATH)
+    return _interpreter_at(rootfs, _executable(rootfs, config_env.get("PATH") or _DEFAULT_PATH), config_env)
+
+
+def _interpreter_at(rootfs: RootFS, executable: str, config_env: Mapping[str, str]) -> Interpreter:
     settings, prefix = _virtual_environment(rootfs, executable)
     start = executable
     if prefix and "home" in settings:
@@ -198,16 +349,33 @@ def bytecode_of(rootfs: Files, source: str, config_env: Mapping[str, str]) -> tu
 
 
 def shadows_of(rootfs: Files, source: str) -> tuple[str, ...]:
-    """What Python imports instead of the module ``source`` beside it: an extension module, or a package."""
+    """What Python imports instead of the module ``source``: an extension module, or a package, beside it.
+
+    The packages above count too: an extension module in the place of their ``__init__.py`` decides what their
+    modules are.
+    """
     directory, _, name = source.rpartition("/")
     stem = name.removesuffix(".py")
-    if stem == name or stem == "__init__":
+    if stem == name:
         return ()
+    found = []
+    if stem != "__init__":
+        found += _extensions(rootfs, directory, stem)
+        package = [*_extensions(rootfs, f"{directory}/{stem}", "__init__")]
+        loaders = ("__init__.py", "__init__.pyc")
+        package += [n for n in loaders if _is_file(rootfs, f"{directory}/{stem}/{n}")]
+        found += [f"{stem}/{n}" for n in package]
+    paths = [f"{directory}/{n}" for n in found]
+    while directory and _is_file(rootfs, f"{directory}/__init__.py"):
+        paths += [f"{directory}/{n}" for n in _extensions(rootfs, directory, "__init__")]
+        directory = directory.rpartition("/")[0]
+    return tuple(paths)
+
+
+def _extensions(rootfs: Files, directory: str, stem: str) -> list[str]:
+    """The extension modules of this name in a directory."""
     names = rootfs.listdir(directory)
-    found = [n for n in names if n.startswith(stem) and _EXTENSION.fullmatch(n[len(stem) :])]
-    if _is_file(rootfs, f"{directory}/{stem}/__init__.py"):
-        found.append(f"{stem}/__init__.py")
-    return tuple(f"{directory}/{n}" for n in found)
+    return [n for n in names if n.startswith(stem) and EXTENSION.fullmatch(n[len(stem) :])]
 
 
 def _executable(rootfs: RootFS, search: str) -> str:
@@ -288,6 +456,12 @@ def _search_path(
         path = entry if entry.startswith("/") else f"{working_dir.rstrip('/')}/{entry}".rstrip("/")
         search.entries.setdefault(_plain(path), "PYTHONPATH")
     library = interpreter.library
+    library_name, digits = library.split("/")[-2], interpreter.version.replace(".", "")
+    library_name, digits = library.split("/")[-2], interpreter.version.replace(".", "")
+    archive = f"{interpreter.base_prefix.rstrip('/')}/{library_name}/python{digits}.zip"
+    if _is_file(rootfs, archive):
+        search.entries.setdefault(archive, "standard library")
+    search.watched.setdefault(archive)
     search.entries.setdefault(library, "standard library")
     search.entries.setdefault(f"{library}/lib-dynload", "standard library")
     for directory in _site_directories(rootfs, interpreter, config_env):
@@ -335,6 +509,7 @@ def _is_debian(rootfs: RootFS, interpreter: Interpreter) -> bool:
 
 def _add_site(rootfs: RootFS, search: _Search, directory: str) -> None:
     """``site.addsitedir``: the directory, then what its ``.pth`` files name, by their names' order."""
+    search.watched.setdefault(directory)
     found = rootfs.lookup(directory)
     if found is None or not found.is_directory or directory in search.sites:
         return
@@ -347,25 +522,35 @@ def _add_site(rootfs: RootFS, search: _Search, directory: str) -> None:
 
 def _add_pth(rootfs: RootFS, search: _Search, directory: str, name: str) -> None:
     found = rootfs.lookup(f"{directory}/{name}")
-    if found is None or found.data is None:
+    if found is None or not found.is_file:
         return
-    for line in found.data.decode("utf-8-sig", "surrogateescape").split("\n"):
+    if code := unread_rest(found):
+        search.code.append(code)
+    for line in (found.data or b"").decode("utf-8-sig", "surrogateescape").split("\n"):
         if line.startswith("#") or not line.strip():
             continue
         if line.startswith(("import ", "import\t")):
-            _add_finder(rootfs, search, directory, name, line)
+            if not _add_finder(rootfs, search, directory, name, line) and not is_known_line(line):
+                search.code.append(StartupCode(f"/{found.path}", found.layer, "an import line"))
             continue
         path = _plain(line.rstrip() if line.startswith("/") else f"{directory}/{line.rstrip()}")
         if rootfs.lookup(path) is not None:
             search.entries.setdefault(path, f"{directory}/{name}")
 
 
-def _add_finder(rootfs: RootFS, search: _Search, directory: str, name: str, line: str) -> None:
-    """An editable finder of setuptools: ``import __editable___NAME_finder; ….install()``."""
+def _add_finder(rootfs: RootFS, search: _Search, directory: str, name: str, line: str) -> bool:
+    """An editable finder of setuptools: ``import __editable___NAME_finder; ….install()``.
+
+    Returns:
+        Whether the line is such a one and nothing else.
+    """
     module = re.match(r"import\s+(__editable__\w+_finder)\b", line)
     found = rootfs.lookup(f"{directory}/{module[1]}.py") if module else None
-    if found is not None and found.data is not None:
-        search.finders.append((_mapping(found.data), f"editable finder of {directory}/{name}"))
+    if module is None or found is None or found.data is None:
+        return False
+    search.finders.append((_mapping(found.data), f"editable finder of {directory}/{name}"))
+    own = rf"import\s+{module[1]};?\s*({module[1]}\.install\(\);?)?\s*"
+    return re.fullmatch(own, line) is not None and is_known_finder(found.data)
 
 
 def _mapping(source: bytes) -> dict[str, str]:
@@ -392,18 +577,6 @@ def _mapping(source: bytes) -> dict[str, str]:
                 and isinstance(path.value, str)
             }
     return {}
-
-
-def _copies(rootfs: RootFS, search: _Search, package: str) -> Iterator[tuple[str, str]]:
-    """Real directories of ``package``, the imported one first, each with how Python gets there."""
-    seen: set[str] = set()
-    mapped = [(mapping[package], why) for mapping, why in search.finders if package in mapping]
-    beside = [(f"{entry}/{package}", why) for entry, why in search.entries.items()]
-    for path, why in [*beside, *mapped]:
-        real = _package_at(rootfs, path)
-        if real is not None and real not in seen:
-            seen.add(real)
-            yield real, why
 
 
 def _package_at(rootfs: RootFS, path: str) -> str | None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from builder.base import Base, Facts, lookup_facts, resolve_bases
+from builder.errors import ImageMismatch
 from builder.image.layout import Layout as ReadLayout
 from builder.image.reference import LayoutReference
+from builder.image.settings import settings_of
 from builder.spec import BaseSpec
 from tests.unit.smallworld import SYSTEM, TREE, Layout, layer
 
@@ -23,6 +25,7 @@ FILES = {
     f"{TREE}/sglang/two.py": b"2",
     f"{TREE}/sglang/__pycache__/one.cpython-312.pyc": b"old",
     f"{TREE}/sglang/__pycache__/two.cpython-312.pyc": b"old",
+    "opt/copy/sglang/__init__.py": b"",
     "opt/copy/sglang/one.py": b"1",
 }
 
@@ -37,11 +40,20 @@ def base(tmp_path: Path) -> Base:
 
 
 def look(
-    base: Base, *paths: str, known: Facts | None = None, roots: Mapping[str, str] | None = None
+    base: Base,
+    *paths: str,
+    known: Facts | None = None,
+    roots: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Facts:
-    cache = Path(str(base.location).removeprefix("oci:")).parent / "cache"
     return lookup_facts(
-        base, paths, known=known, cache=cache, roots=roots or AUTO, progress=lambda *_: lambda _: None
+        base,
+        paths,
+        known=known,
+        cache=Path(str(base.location).removeprefix("oci:")).parent / "cache",
+        roots=roots or AUTO,
+        progress=lambda *_: lambda _: None,
+        settings=settings_of(base.config).with_environment(environment or {}),
     )
 
 
@@ -64,9 +76,26 @@ def test_what_a_series_no_longer_touches_is_not_touched_because_of_the_lock(base
 
 def test_a_root_that_the_spec_moved_is_looked_up_anew(base: Base) -> None:
     known = through_a_lock(look(base, ONE))
-    moved = look(base, ONE, known=known, roots={"python/sglang": "/opt/copy/sglang"})
+    copy_first = {"PYTHONPATH": "/opt/copy"}
+    moved = look(base, ONE, known=known, roots={"python/sglang": "/opt/copy/sglang"}, environment=copy_first)
     assert moved.files[ONE].image_path == "opt/copy/sglang/one.py"
     assert look(base, ONE, known=through_a_lock(moved)).files[ONE].image_path == f"{TREE}/sglang/one.py"
+
+
+def test_a_root_that_python_does_not_import_is_refused(base: Base) -> None:
+    with pytest.raises(ImageMismatch, match="another sglang") as caught:
+        look(base, ONE, roots={"python/sglang": "/opt/copy/sglang"})
+    assert caught.value.expected == "/opt/copy/sglang"
+    assert f"/{TREE}/sglang" in (caught.value.found or "")
+
+
+def test_facts_of_another_environment_are_no_answer(base: Base) -> None:
+    known = through_a_lock(look(base, ONE))
+    other = look(base, ONE, known=known, environment={"PYTHONPATH": "/opt/copy"})
+    assert other.files[ONE].image_path == "opt/copy/sglang/one.py"
+    assert look(base, ONE, known=through_a_lock(other)).files[ONE].image_path == f"{TREE}/sglang/one.py"
+    unrelated = look(base, ONE, known=known, environment={"SGLANG_X": "1"})
+    assert unrelated is known
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,153 @@ def test_tree_that_nothing_points_to_is_named_in_a_warning(tmp_path: Path) -> No
     ]
 
 
-def test_copy_in_the_working_directory_is_warned_of_as_what_python_m_imports(tmp_path: Path) -> None:
+def test_copy_in_the_working_directory_is_what_python_m_imports(tmp_path: Path) -> None:
     files = {f"{DIST}/sglang/__init__.py": "", "srv/sglang/__init__.py": "", "home": f"-> /{DIST}"}
     root = image(tmp_path, {**UBUNTU, **files})
-    (warning,) = find_roots(root, PATH, working_dir="/srv").warnings
-    assert warning.endswith("but python3 -m prefers /srv/sglang where containers start")
-    assert find_roots(root, PATH, working_dir="/home").warnings == ()
+    (rival,) = find_roots(root, PATH, working_dir="/srv").rivals
+    assert str(rival) == "/srv/sglang (python3 -m in /srv)"
+    assert find_roots(root, PATH, working_dir="/home").rivals == ()
+    assert find_roots(root, {**PATH, "PYTHONSAFEPATH": "1"}, working_dir="/srv").rivals == ()
+
+
+LOADERS = [
+    "sglang.py",
+    "sglang.pyc",
+    "sglang.so",
+    "sglang.abi3.so",
+    "sglang.cpython-312-x86_64-linux-gnu.so",
+    "sglang/__init__.pyc",
+    "sglang/__init__.cpython-312-x86_64-linux-gnu.so",
+    "sglang/__init__.so",
+]
+
+
+@pytest.mark.parametrize("where", ["usr/lib/python3.12", "usr/lib/python3.12/lib-dynload", "srv", "opt/path"])
+@pytest.mark.parametrize("loader", LOADERS)
+def test_every_loader_that_comes_before_the_copy_is_named(tmp_path: Path, where: str, loader: str) -> None:
+    root = image(tmp_path, {**UBUNTU, **EDITABLE, f"{where}/{loader}": ""})
+    roots = find_roots(root, {**PATH, "PYTHONPATH": "/opt/path"}, working_dir="/srv")
+    assert roots.root.path == f"/{TREE}/sglang"
+    assert {rival.path for rival in roots.rivals} == {f"/{where}/{loader}"}
+
+
+@pytest.mark.parametrize("loader", ["__init__.pyc", "srv.py"])
+def test_what_comes_after_the_source_beside_it_is_none(tmp_path: Path, loader: str) -> None:
+    root = image(tmp_path, {**UBUNTU, **EDITABLE, f"{TREE}/sglang/{loader}": "", f"{TREE}/sglang.py": ""})
+    assert find_roots(root, PATH).rivals == ()
+
+
+def test_an_extension_module_in_the_place_of_the_packages_own_source_is_named(tmp_path: Path) -> None:
+    root = image(tmp_path, {**UBUNTU, **EDITABLE, f"{TREE}/sglang/__init__.so": ""})
+    assert {rival.path for rival in find_roots(root, PATH).rivals} == {f"/{TREE}/sglang/__init__.so"}
+    assert shadows_of(root, f"{TREE}/sglang/x.py") == (f"{TREE}/sglang/__init__.so",)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("/opt/sglang/bin/python3", "-m", "sglang.launch_server"), SITE),
+        (("/opt/sglang/bin/sglang", "serve"), SITE),
+        (("tini", "-s", "--", "/opt/sglang/bin/python3"), SITE),
+        (("/usr/bin/env", "PATH=/opt/sglang/bin:/usr/bin", "python3", "-m", "x"), SITE),
+        (("python3", "-m", "x"), DIST),
+        (("/bin/sh", "-c", "python3 -m x"), DIST),
+        ((), DIST),
+    ],
+)
+def test_the_entry_points_own_python_decides(tmp_path: Path, command: tuple[str, ...], expected: str) -> None:
+    files = {**UBUNTU, **VENV, f"{SITE}/sglang/__init__.py": "", "opt/sglang/bin/sglang": "#!python"}
+    files |= {"usr/bin/tini": "ELF", "usr/bin/env": "ELF", "usr/bin/sh": "ELF", f"{DIST}/x.py": ""}
+    root = image(tmp_path, {**files, f"{DIST}/sglang/__init__.py": ""})
+    roots = find_roots(root, PATH, command=command)
+    assert roots.root.path == f"/{expected}/sglang"
+    # python3 of PATH is another one, and imports another copy.
+    assert bool(roots.rivals) == (expected == SITE)
+
+
+def test_a_script_has_its_own_directory_first(tmp_path: Path) -> None:
+    root = image(tmp_path, {**UBUNTU, **EDITABLE, "srv/app/main.py": "", "srv/app/sglang/__init__.py": ""})
+    for command in [("python3", "/srv/app/main.py"), ("python3", "-u", "-W", "error", "/srv/app/main.py")]:
+        (rival,) = find_roots(root, PATH, command=command).rivals
+        assert str(rival) == "/srv/app/sglang (the entry point)"
+    assert find_roots(root, PATH, command=("python3", "-I", "/srv/app/main.py")).rivals == ()
+
+
+def test_archives_on_the_path_are_looked_into(tmp_path: Path) -> None:
+    import io as memory
+    import zipfile
+
+    def archive(name: str) -> bytes:
+        out = memory.BytesIO()
+        with zipfile.ZipFile(out, "w") as opened:
+            opened.writestr(name, "")
+        return out.getvalue()
+
+    root = image(tmp_path, {**UBUNTU, **EDITABLE, "srv/a.zip": "PK", "usr/lib/python312.zip": "PK"})
+    path = {**PATH, "PYTHONPATH": "/srv/a.zip:/srv/a.zip/inner:/srv/missing.zip"}
+
+    def rivals(name: str) -> set[str]:
+        found = find_roots(root, path, read=lambda _: archive(name))
+        return {rival.path for rival in found.rivals}
+
+    assert rivals("sglang/__init__.py") == {"/srv/a.zip/sglang/__init__.py"}
+    assert rivals("sglang.pyc") == {"/srv/a.zip/sglang.pyc"}
+    assert rivals("inner/sglang.py") == {"/srv/a.zip/inner/sglang.py"}
+    assert rivals("other/sglang.py") == set()
+    assert {rival.path for rival in find_roots(root, path).rivals} == {"/srv/a.zip"}  # it cannot be read
+
+
+def test_a_directory_without_init_hides_what_a_finder_has(tmp_path: Path) -> None:
+    name = "__editable___sglang_0_5_20_finder"
+    files = {
+        **UBUNTU,
+        f"{TREE}/sglang/__init__.py": "",
+        f"{DIST}/__editable__.sglang-0.5.20.pth": f"import {name}; {name}.install()",
+        f"{DIST}/{name}.py": FINDER,
+        "sgl-workspace/sglang/README": "",
+    }
+    root = image(tmp_path, files)
+    assert find_roots(root, PATH).rivals == ()
+    (rival,) = find_roots(root, PATH, working_dir="/sgl-workspace").rivals
+    assert rival.path == "/sgl-workspace/sglang"
+
+
+SHIM = (
+    "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; "
+    "enabled and __import__('_distutils_hack').add_shim(); \n"
+)
+HOOK = """# install the apport exception handler if available
+try:
+    import apport_python_hook
+except ImportError:
+    pass
+else:
+    apport_python_hook.install()
+"""
+
+
+def test_code_that_runs_at_the_start_is_named_unless_it_is_known(tmp_path: Path) -> None:
+    known = {
+        f"{DIST}/distutils-precedence.pth": SHIM,
+        "etc/python3.12/sitecustomize.py": HOOK,
+        "usr/lib/python3.12/sitecustomize.py": "-> /etc/python3.12/sitecustomize.py",
+    }
+    (tmp_path / "known").mkdir()
+    assert find_roots(image(tmp_path / "known", {**UBUNTU, **EDITABLE, **known}), PATH).code == ()
+    changed = {
+        f"{DIST}/distutils-precedence.pth": SHIM.rstrip() + " import evil\n",
+        f"{DIST}/other.pth": "# fine\nimport evil\n",
+        f"{DIST}/large.pth": "#" * 70_000 + "\nimport evil\n",
+        "etc/python3.12/sitecustomize.py": HOOK + "import evil\n",
+        f"{DIST}/usercustomize/__init__.py": "",
+    }
+    code = find_roots(image(tmp_path, {**UBUNTU, **EDITABLE, **known, **changed}), PATH).code
+    assert [one.path for one in code] == [
+        f"/{DIST}/distutils-precedence.pth",
+        f"/{DIST}/large.pth",
+        f"/{DIST}/other.pth",
+        "/usr/lib/python3.12/sitecustomize.py",
+    ]
 
 
 def test_pythonpath_comes_first(tmp_path: Path) -> None:
