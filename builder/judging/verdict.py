@@ -153,7 +153,7 @@ def _by_behaviour(
 ) -> tuple[Word, str]:
     state, evidence = behaviour.pristine.state, behaviour.pristine.evidence
     if state == "unknown":
-        return "unknown", f"the probe cannot tell: {evidence}"
+        return "unknown", f"the probe cannot tell: {evidence}{_applies_at(text) or _went_to(text)}"
     if state == "absent":
         return _absent(text, behaviour.pristine)
     if state == "fixed":
@@ -166,6 +166,15 @@ def _by_behaviour(
     if text.state == "partial":
         return "partial", f"{text}, and the rest mends it: {carried.evidence}"
     return "carry", evidence
+
+
+def _applies_at(text: TextEvidence) -> str:
+    """Where hunks still apply: what a probe did not find under its name is there, maybe under another."""
+    places = dict.fromkeys(
+        f"{h.moved_to or h.path}:{h.line}" for h in text.hunks if h.state == "carries" and h.line
+    )
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return f"; its hunks still apply at {', '.join(list(places)[:3])}{more}" if places else ""
 
 
 def _absent(text: TextEvidence, answer: Answer) -> tuple[Word, str]:

@@ -88,6 +88,14 @@ def probe(tree):
 """
 
 
+def test_renamed_site_is_unknown_and_its_place_is_said(lab: Lab) -> None:
+    pin, patch = p0(lab)
+    lab.commit({DEMO: b"import os\n\n\n" + P0_BEFORE.replace(b"def f", b"def g")}, tag="v1.1.0")
+    found = one(lab, pin, patch, "v1.1.0")
+    assert (found.verdict.word, found.verdict.retirable) == ("unknown", False)
+    assert f"{DEMO}:4" in found.verdict.why
+
+
 def test_site_that_is_not_found_is_unknown(lab: Lab) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: None, "python/sglang/x.py": b"pass\n"}, "drop the demo (#13)", tag="v1.1.0")
