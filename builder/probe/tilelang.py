@@ -127,11 +127,11 @@ class Device:
 
 
 E4M3_LIMIT = 464.0
-"""Beyond this torch's cast to float8_e4m3fn makes NaN; what is between 448 and it becomes 448."""
+"""Beyond this torch before 2.13 casts to NaN in float8_e4m3fn; what is between 448 and it becomes 448."""
 
 
 def _as_e4m3(number: float) -> float:
-    """What torch's cast to ``float8_e4m3fn`` makes of a number: three bits of mantissa, and no saturation."""
+    """A number cast to ``float8_e4m3fn`` by torch before 2.13: three bits of mantissa, and no saturation."""
     if number == 0 or number != number:
         return number
     if abs(number) > E4M3_LIMIT:

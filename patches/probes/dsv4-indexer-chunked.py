@@ -49,6 +49,7 @@ class Step:
     rows: int = ROWS
     topk_v2: bool = False
     raw: bool = False
+    captured: bool = False
 
     def __str__(self) -> str:
         return f"{self.kernels}, {self.rows:,} rows, {self.tokens:,} tokens"
@@ -59,6 +60,7 @@ STEPS = (
     Step("deep_gemm", CONTEXTS[0], topk_v2=True),
     Step("tilelang", CONTEXTS[0], rows=ROWS - 1, raw=True),
     Step("tilelang", 2048, rows=16),
+    Step("tilelang", CONTEXTS[0], captured=True),
 )
 
 
@@ -103,7 +105,7 @@ def _column(name: str, count: int, *tail: int) -> Rows:
 
 
 def _select(tree: Tree, path: str, step: Step) -> Kernels:
-    kernels, properties = Kernels(), SimpleNamespace(total_memory=TOTAL)
+    kernels, properties = Kernels(), SimpleNamespace(total_memory=TOTAL, is_integrated=False)
     chosen = {
         "is_hip": lambda: False, "is_npu": lambda: False, "is_xpu": lambda: False, "is_cuda": lambda: True,
         "is_sm120_supported": lambda *_: True,
@@ -124,12 +126,13 @@ def _select(tree: Tree, path: str, step: Step) -> Kernels:
         "get_global_indexer_capturer": lambda: None,
         "get_schedule": lambda: SimpleNamespace(mem_fraction_static=0.85),
         "get_device_module": lambda: SimpleNamespace(get_device_properties=lambda *_: properties),
+        "torch.cuda.get_device_properties": lambda *_: properties,
         "torch.Tensor": Rows,
         "torch.int32": "int32",
         "torch.empty": lambda size, **_: Rows([()] * size[0]),
         "torch.empty_like": lambda other, **_: Rows(other.rows, *other.tail),
-        "torch.zeros_like": lambda other, **_: Rows(other.rows, *other.tail),
-        "torch.cuda.is_current_stream_capturing": lambda: False,
+        "torch.zeros_like": lambda other, **_: Rows((("start", row[1]) for row in other.rows), *other.tail),
+        "torch.cuda.is_current_stream_capturing": lambda: step.captured,
         "torch.cuda.mem_get_info": lambda *_: (FREE, TOTAL),
     }  # fmt: skip
     settings = SETTINGS[step.kernels] | {"SGLANG_OPT_USE_TOPK_V2": "1" if step.topk_v2 else "0"}
@@ -139,7 +142,6 @@ def _select(tree: Tree, path: str, step: Step) -> Kernels:
         made = program.module(locate(tree, METADATA, b"class PagedIndexerMetadata") or "")
         pages, count = step.tokens // PAGE, step.rows
         table, lens = _column("table", count, pages), _column("len", count)
-        keys = step.tokens // 4
         metadata = call(
             made.PagedIndexerMetadata,
             page_size=PAGE,
@@ -147,14 +149,6 @@ def _select(tree: Tree, path: str, step: Step) -> Kernels:
             use_topk_v2=step.topk_v2,
             **{"c4_seq_lens": lens, "compressed_seq_lens": lens, "compressed_page_size": PAGE // 4},
         )
-        plan = None
-        if step.kernels == "nonpaged":
-            plan = call(
-                made.NonPagedIndexerPlan,
-                page_table=Opaque("table"), gather_seq_lens=Opaque("lens"), ks=_column("start", count),
-                ke=_column("end", count), seq_len_sum=keys, max_seq_len=keys, max_seqlen_k=keys,
-                query_rows=count, rows_per_chunk=None,
-            )  # fmt: skip
         core = SimpleNamespace(
             positions=_column("position", count),
             page_table=table,
@@ -175,18 +169,23 @@ def _select(tree: Tree, path: str, step: Step) -> Kernels:
             "dsa_topk_backend": SimpleNamespace(
                 is_torch=lambda: False,
                 is_flashinfer=lambda: False,
-                is_sgl_kernel=lambda: True,
+                is_sgl_kernel=lambda: False,  # it would leave out keys of short rows, which are looked up
                 should_use_topk_v2=lambda: step.topk_v2,
             ),
             "_forward_prepare_normal": lambda self, **_: (queries, weights),
-            "_get_nonpaged_indexer_plan": lambda self, **_: plan,
+            "_can_use_nonpaged_indexer": lambda self, **_: step.kernels == "nonpaged",
         }
         indexer = object.__new__(type("Indexer", (module.C4IndexerBackendMixin,), known))
-        mode = SimpleNamespace(is_idle=lambda: False, is_decode=lambda: False)
+        batch = Opaque(
+            "batch",
+            forward_mode=SimpleNamespace(is_idle=lambda: False, is_decode=lambda: False),
+            seq_lens=_column("tokens", 1), seq_lens_cpu=[step.tokens], extend_start_loc=_column("first", 1),
+            extend_seq_lens=_column("more", 1), extend_seq_lens_cpu=[count], extend_num_tokens=count,
+        )  # fmt: skip
         rows = _column("x", count, 4096)
         call(
             indexer.forward_c4_indexer,
-            x=rows, q_lora=rows, forward_batch=Opaque("batch", forward_mode=mode),
+            x=rows, q_lora=rows, forward_batch=batch,
             c4_indexer=SimpleNamespace(use_fp4_indexer=False, layer_id=3),
         )  # fmt: skip
     return kernels
@@ -201,7 +200,7 @@ def _wrong(step: Step, kernels: Kernels) -> str:
         if others:
             return f"row {number} is selected with {others[0][0]} of row {others[0][1]}"
         wanted = {"q", "w", "len", "table", "out"} | ({"raw"} if step.raw else set())
-        wanted |= {"start", "end"} if step.kernels == "nonpaged" else set()
+        wanted |= {"start"} if step.kernels == "nonpaged" else set()
         if not wanted <= {part[0] for part in notes[0]}:
             return f"row {number} is selected without its {', '.join(wanted - {p[0] for p in notes[0]})}"
     return ""
@@ -215,6 +214,10 @@ def probe(tree: Tree) -> Answer:
     for step in STEPS:
         kernels = _select(tree, path, step)
         peak = kernels.memory.peak
+        if step.captured:
+            if kernels.memory.calls != 1:
+                return defect(f"{step}: {kernels.memory.calls} calls while a graph is captured")
+            continue
         if peak > FREE:
             return defect(f"{step}: {peak / MIB:,.0f} MiB at once, where {FREE // MIB} are free")
         wrong = _wrong(step, kernels)

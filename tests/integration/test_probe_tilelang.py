@@ -40,7 +40,7 @@ def said(prober: Prober, name: str, tree: Tree) -> Answer:
     [
         ("0.5.17", "defect", "defect", "defect"),
         ("0.5.20", "defect", "defect", "defect"),
-        ("0.5.23", "defect", "fixed", "defect"),  # its casts make NaN of what is beyond 464
+        ("0.5.23", "defect", "fixed", "defect"),  # its casts make NaN beyond 464, with torch before 2.13
     ],
 )
 def test_releases_are_told_apart(prober: Prober, version: str, smem: str, nope: str, fp8: str) -> None:
