@@ -10,7 +10,7 @@ import click
 from builder.bakefile import Target, write_bake_file
 from builder.build import Sources
 from builder.cli.options import root_option
-from builder.cli.output import Progress, json_option, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, print_json, print_line, print_table, warn
 from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
 from builder.fleet import Workshop, plan_row
@@ -106,7 +106,7 @@ def command(
         )
         return
     print_table(("TARGET", "CONTEXT", "TAG"), [(t.name, t.context, t.image_tag) for t in targets])
-    click.echo(f"\nwritten   {path}")
+    print_line(f"\nwritten   {path}")
 
 
 def _repository(push: str | None) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from builder.cli.options import root_option
-from builder.cli.output import Progress, json_option, print_json, warn
+from builder.cli.output import Progress, json_option, print_json, print_line, warn
 from builder.errors import UsageError
 from builder.image.model import Platform
 from builder.image.reference import parse_location
@@ -91,7 +91,7 @@ def wheel(
             }
         )
         return
-    click.echo(reference)
+    print_line(reference)
 
 
 def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, progress: Progress) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli.options import lock_option, name_argument, root_option, sandbox_option, source_options
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.deliver import (
     DEFAULT_TAG,
     Delivered,
@@ -429,14 +429,14 @@ def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
 
 def _print_dry_run(plans: Sequence[Plan]) -> None:
     for plan in plans:
-        click.echo(paint(f"# Dockerfile for {plan.base.platform}", "dim"))
-        click.echo(plan.dockerfile)
+        print_line(paint(f"# Dockerfile for {plan.base.platform}", "dim"))
+        print_line(plan.dockerfile)
         print_table(
             ("MODE", "OWNER", "SIZE", "FILE"),
             [(f"{f.mode:04o}", f"{f.uid}:{f.gid}", str(len(f.data)), "/" + f.image_path) for f in plan.files]
             + [("-", "-", "-", f"/{path} (removed)") for path in plan.removed],
         )
-        click.echo()
+        print_line()
 
 
 def _print_patches(report: Report) -> None:
@@ -447,33 +447,33 @@ def _print_patches(report: Report) -> None:
 
 
 def _print_result(outcome: Outcome, lock: Path | None) -> None:
-    click.echo()
+    print_line()
     finished = outcome.finished
     for image in outcome.report.images:
-        click.echo(f"base      {image['manifest']['base']['ref']}@{image['base']} ({image['platform']})")
+        print_line(f"base      {image['manifest']['base']['ref']}@{image['base']} ({image['platform']})")
     for image in outcome.report.images if finished else ():
-        click.echo(f"layer     {image['layer']['digest']}, {image['layer']['size']:,} bytes")
+        print_line(f"layer     {image['layer']['digest']}, {image['layer']['size']:,} bytes")
         if finished and finished.index:
-            click.echo(f"image     {image['digest']} ({image['platform']})")
+            print_line(f"image     {image['digest']} ({image['platform']})")
     for platform, digest in outcome.before.items():
-        click.echo(f"before    {digest} ({platform}), says the lock")
+        print_line(f"before    {digest} ({platform}), says the lock")
     if outcome.is_recalled:
-        click.echo("built     before, of the same inputs; --check builds it again")
+        print_line("built     before, of the same inputs; --check builds it again")
     if outcome.digest:
-        click.echo(f"digest    {paint(outcome.digest, 'bold')}")
+        print_line(f"digest    {paint(outcome.digest, 'bold')}")
     if outcome.delivered:
         _print_delivered(outcome.delivered)
     if lock:
-        click.echo(f"lock      {lock}")
+        print_line(f"lock      {lock}")
 
 
 def _print_delivered(delivered: Delivered) -> None:
     for label, values in (("written", delivered.references), ("attested", delivered.documents)):
         for value in values:
-            click.echo(f"{label:<10}{value}")
+            print_line(f"{label:<10}{value}")
     for name, digest in delivered.moved.items():
-        click.echo(f"moved     {name}, which was {digest}")
+        print_line(f"moved     {name}, which was {digest}")
     if delivered.loaded:
         is_own = delivered.loaded_id not in (None, delivered.digest)
         called = f", which the engine calls {delivered.loaded_id}" if is_own else ""
-        click.echo(f"loaded    {delivered.loaded}{called}")
+        print_line(f"loaded    {delivered.loaded}{called}")

@@ -11,7 +11,7 @@ import click
 
 from builder.build import Sources
 from builder.cli.options import root_option, sandbox_option
-from builder.cli.output import Progress, json_option, print_error, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, print_error, print_json, print_line, print_table, warn
 from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
 from builder.fleet import Outcome, Workshop, build_many
@@ -154,7 +154,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
     )
     for outcome in outcomes:
         if outcome.error:
-            click.echo(f"\n{outcome.name}:", err=True)
+            print_line(f"\n{outcome.name}:", err=True)
             print_error(outcome.error)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from builder.cache import Entry, damaged, list_entries, prune
-from builder.cli.output import json_option, print_json, print_table
+from builder.cli.output import json_option, print_json, print_line, print_table
 from builder.root import cache_path, state_path
 
 _DAY = 24 * 3600.0
@@ -42,7 +42,7 @@ def list_cache(as_json: bool) -> None:
             for entry in entries
         ],
     )
-    click.echo(f"{_total(entries):,} bytes in {cache}")
+    print_line(f"{_total(entries):,} bytes in {cache}")
 
 
 @command.command("prune", epilog="Example: overlay cache prune --unused 30")
@@ -62,8 +62,8 @@ def prune_cache(unused: float, as_json: bool) -> None:
         print_json({"removed": [str(entry.path) for entry in gone], "size": _total(gone)})
         return
     for entry in gone:
-        click.echo(f"removed   {entry.path}")
-    click.echo(f"{_total(gone):,} bytes freed")
+        print_line(f"removed   {entry.path}")
+    print_line(f"{_total(gone):,} bytes freed")
 
 
 def _total(entries: list[Entry]) -> int:

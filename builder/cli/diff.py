@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli.options import accept_text_option, complete_overlay, root_option, sandbox_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
 from builder.wording import counted
 
@@ -258,19 +258,19 @@ def _print_text(
 ) -> None:
     for number, report in enumerate(reports):
         if number:
-            click.echo()
+            print_line()
         _print_report(report, there)
     for plan in retired or ():
-        click.echo()
-        click.echo(printable(plan.diff) if dry_run and plan.diff else plan.summary)
+        print_line()
+        print_line(plan.diff if dry_run and plan.diff else plan.summary)
         for line in plan.kept:
-            click.echo(line)
+            print_line(line)
 
 
 def _print_report(report: Report, there: Collection[str]) -> None:
     subject = report.subject
     patches = counted(len(subject.series.patches), "patch", "patches")
-    click.echo(
+    print_line(
         f"{paint(subject.name, 'bold')} {subject.version}: {patches} of "
         f"{subject.series.name}, pinned to {subject.release}\n"
     )
@@ -288,10 +288,10 @@ def _print_report(report: Report, there: Collection[str]) -> None:
     _print_group("needs a person", [j for j in last if j.verdict.word in ("rework", "unknown", "partial")])
     against = [j for j in last if j.verdict.contradictions]
     if against:
-        click.echo(f"\n{paint('the evidence does not agree', 'yellow')} ({report.targets[-1].name})")
+        print_line(f"\n{paint('the evidence does not agree', 'yellow')} ({report.targets[-1].name})")
         for judgement in against:
             for line in judgement.verdict.contradictions:
-                click.echo(printable(f"  {judgement.patch}: {line}"))
+                print_line(f"  {judgement.patch}: {line}")
     _print_next(subject, report.targets[-1].name, there)
 
 
@@ -303,9 +303,9 @@ def _print_next(subject: Subject, target: str, there: Collection[str]) -> None:
     if order[0] and order > release_order(subject.release):
         carried = f"{subject.name}-{target}"
         if carried in there:
-            click.echo(f"\nit was carried there before: overlay show {carried}")
+            print_line(f"\nit was carried there before: overlay show {carried}")
         else:
-            click.echo(f"\nto carry it there: overlay rebase {subject.name} --onto {target} --as {carried}")
+            print_line(f"\nto carry it there: overlay rebase {subject.name} --onto {target} --as {carried}")
 
 
 def _print_one(report: Report) -> None:
@@ -326,18 +326,18 @@ def _print_one(report: Report) -> None:
 def _print_group(title: str, judgements: Sequence[Judgement]) -> None:
     if not judgements:
         return
-    click.echo(f"\n{paint(title, 'bold')} ({judgements[0].target})")
+    print_line(f"\n{paint(title, 'bold')} ({judgements[0].target})")
     for judgement in judgements:
         since = _since(judgement)
         said = f"{judgement.verdict.word}{since}: {judgement.verdict.why}"
-        click.echo(printable(f"  {judgement.patch}: {said}"))
+        print_line(f"  {judgement.patch}: {said}")
         for hunk in judgement.evidence.text.hunks:
             if judgement.verdict.word in ("rework", "partial") and hunk.state != "carries":
                 where = f"{hunk.path}, hunk {hunk.number}" if hunk.number else hunk.path
                 places = f" (its lines stand at {', '.join(map(str, hunk.places))})" if hunk.places else ""
-                click.echo(printable(f"      {hunk.state}: {where}{places}"))
+                print_line(f"      {hunk.state}: {where}{places}")
         for landed in judgement.evidence.landed:
-            click.echo(printable(f"      {landed}"))
+            print_line(f"      {landed}")
 
 
 def _since(judgement: Judgement) -> str:
@@ -378,10 +378,10 @@ def _print_difference(difference: Difference) -> None:
     left, right = difference.left, difference.right
     rows = [(key, was, now) for key, was, now in difference.facts]
     if not rows and not difference.patches and not difference.files:
-        click.echo(f"{left.name} and {right.name} are the same")
+        print_line(f"{left.name} and {right.name} are the same")
         return
     print_table(("", left.name, right.name), rows)
     for title, entries in (("PATCH", difference.patches), ("FILE", difference.files)):
         if entries:
-            click.echo()
+            print_line()
             print_table((title, "CHANGE"), [(name, what) for name, what in entries])

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from builder.cli.options import root_option
-from builder.cli.output import json_option, paint, print_json, printable, warn
+from builder.cli.output import json_option, paint, print_json, print_line, warn
 from builder.doctor import (
     Finding,
     State,
@@ -72,6 +72,6 @@ def _print(findings: list[Finding]) -> None:
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         state = paint(f"{finding.state:<8}", _COLORS[finding.state])
-        click.echo(f"{state}{finding.name:<{width}}  {printable(finding.text)}")
+        print_line(f"{state}{finding.name:<{width}}  {finding.text}")
         if finding.hint:
-            click.echo(f"{'':<8}{'':<{width}}  {printable(finding.hint)}")
+            print_line(f"{'':<8}{'':<{width}}  {finding.hint}")

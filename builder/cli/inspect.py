@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from builder.cli.options import platform_option
-from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, print_fact, print_json, print_line, print_table, warn
 from builder.cli.subject import open_subject
 from builder.manifest import Manifest
 from builder.trust.record import Record, find_manifest, other_manifest, read_record
@@ -82,7 +82,7 @@ def _print_record(record: Record) -> None:
 
 
 def _print_manifest(manifest: Manifest) -> None:
-    click.echo()
+    print_line()
     print_table(
         ("PATCH", "STATUS", "PROBE", "FILE", "POST-IMAGE"),
         [

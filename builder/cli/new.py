@@ -8,6 +8,7 @@ import click
 
 from builder.authoring.skeleton import new_overlay
 from builder.cli.options import complete_overlay, root_option
+from builder.cli.output import print_line
 from builder.cli.patch import today
 from builder.root import find_root
 
@@ -21,4 +22,4 @@ from builder.root import find_root
 def command(name: str, template: str, root: Path | None) -> None:
     """Write a new overlay's spec: pins, series and comments of another one, the rest to fill in."""
     home = find_root(root)
-    click.echo(f"wrote {new_overlay(home, name, template, today())}: fill in what says TODO")
+    print_line(f"wrote {new_overlay(home, name, template, today())}: fill in what says TODO")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.errors import OverlayError, Unavailable, UsageError
+from builder.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
 
-_CONTROLS = re.compile(r"\x1b\[[0-9;]*m|[^\n\t]")  # colors, or one character
+_NOT_SHOWN = re.compile(r"[^\n\x20-\x7e]")
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
@@ -37,35 +39,37 @@ def paint(text: str, color: str, stream: Any = None) -> str:
 
 def print_json(value: object) -> None:
     """Print a value as JSON for programs: always UTF-8, whatever the locale."""
-    try:
-        data = json.dumps(value, indent=2, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:  # a path that is not UTF-8: its bytes can only stand as escapes
-        data = json.dumps(value, indent=2, default=str).encode()
-    click.echo(data)
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    click.echo(_NOT_SHOWN.sub(_as_json_escape, text).encode())
 
 
-def printable(text: str) -> str:
-    """``text`` with what would steer a terminal written out; colors, line ends and tabs stay.
+def _as_json_escape(found: re.Match[str]) -> str:
+    """JSON's own way to write characters that would not be seen, or would steer a terminal."""
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
-    Names, subjects and messages come from patches, images and registries: none may move the cursor.
+
+def print_line(text: str = "", *, err: bool = False) -> None:
+    """Print text for people: all that this program prints, but for files, scripts and JSON, which are exact.
+
+    Args:
+        text: one line or more, painted or not; what is foreign in it is written out (:func:`printable`).
+        err: on standard error.
     """
-    if text.isprintable():
-        return text
-    return _CONTROLS.sub(lambda found: found[0] if len(found[0]) > 1 else _written_out(found[0]), text)
-
-
-def _written_out(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+    stream = sys.stderr if err else sys.stdout
+    click.echo(printable(text, colors=colors_wanted(stream)), err=err)
 
 
 def print_fact(label: str, value: object) -> None:
     """Print one labelled fact on one line, whatever is in it: it may come from an image."""
-    click.echo(f"{label:<10}" + printable(str(value)).replace("\n", "\\n"))
+    print_line(f"{label:<10}" + str(value).replace("\n", "\\n"))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns under a header; the last column is not padded, and cut at the terminal's edge."""
-    lines = [[printable(cell).replace("\n", "\\n") for cell in row] for row in [header, *rows]]
+    lines = [
+        [printable(cell, colors=colors_wanted(sys.stdout)).replace("\n", "\\n") for cell in row]
+        for row in [header, *rows]
+    ]
     widths = [max(_width(row[n]) for row in lines) for n in range(len(header))]
     edge = _terminal_width()
     for number, row in enumerate(lines):
@@ -80,7 +84,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             else _SGR.sub("", row[-1])[: max(room - 1, 0)] + "…"
         )
         line = (start + last).rstrip()
-        click.echo(paint(line, "bold") if number == 0 else line)
+        print_line(paint(line, "bold") if number == 0 else line)
 
 
 def _width(text: str) -> int:
@@ -156,7 +160,7 @@ def _uncounted(_: int) -> None:
 
 def warn(text: str) -> None:
     """Say something that a person should know although the work goes on."""
-    click.echo(paint("warning: ", "yellow", sys.stderr) + printable(text), err=True)
+    print_line(paint("warning: ", "yellow", sys.stderr) + text, err=True)
 
 
 def report_error(error: OverlayError) -> None:
@@ -175,20 +179,22 @@ def print_error(error: OverlayError) -> None:
         lines += ["", *(f"  {line}" for line in error.details.splitlines()), ""]
     if error.hint:
         lines.append(f"  {'try:':<10}{error.hint}")
-    click.echo(printable("\n".join(lines)), err=True)
+    print_line("\n".join(lines), err=True)
 
 
 def report_usage(error: click.ClickException) -> None:
     """Render what click says of a command line."""
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "overlay"
     said = UsageError(error.format_message(), where=path, hint=f"{path} --help")
-    error.show()
+    text = io.StringIO()
+    error.show(text)
+    print_line(text.getvalue().rstrip("\n"), err=True)
     _print_json_error(said.as_json())
 
 
 def report_stop(code: int) -> None:
     """Say that a signal ended the command."""
-    click.echo("stopped", err=True)
+    print_line("stopped", err=True)
     _print_json_error({"kind": "stopped", "exit_code": code, "what": "stopped by a signal"})
 
 

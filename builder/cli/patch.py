@@ -32,7 +32,7 @@ from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
 from builder.authoring.worktree import RESCUED, WorkTree
 from builder.cli.completion import complete_patch, complete_series
 from builder.cli.options import root_option, sandbox_option, source_options
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.gitstore import GitStore
@@ -140,17 +140,17 @@ def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
         print_json([one.as_json() for one in imported])
         return
     for one in imported:
-        click.echo(f"{paint('imported', 'green')} {one.name}")
+        print_line(f"{paint('imported', 'green')} {one.name}")
         if one.reading:
-            click.echo(f"  paths read as {one.reading}")
+            print_line(f"  paths read as {one.reading}")
         for mend in one.mends:
-            click.echo(f"  mended, line {mend.line}: {mend.what}")
+            print_line(f"  mended, line {mend.line}: {mend.what}")
         for path, rule in one.dropped:
-            click.echo(f"  dropped {path} ({rule})")
+            print_line(f"  dropped {path} ({rule})")
         for path in one.merged:
-            click.echo(f"  merged three ways: {path} (the release has another file than the commit)")
+            print_line(f"  merged three ways: {path} (the release has another file than the commit)")
         if one.offsets:
-            click.echo(f"  {counted(one.offsets, 'hunk')} moved to another line")
+            print_line(f"  {counted(one.offsets, 'hunk')} moved to another line")
 
 
 @command.command("export", epilog="Example: overlay patch export v0.5.20 --check")
@@ -214,10 +214,10 @@ def export(
         name = branch or f"overlay/{home.name}"
         drafts = drafts or [draft_of(report) for report in apply_home(home, upstream).reports]
         tip = write_branch(Path(str(output)), name, home.spec.upstream.commit, drafts)
-        click.echo(f"{counted(len(drafts), 'commit')} on {name}, at {tip[:12]}")
+        print_line(f"{counted(len(drafts), 'commit')} on {name}, at {tip[:12]}")
     elif output is not None:
         write_directory(Path(output), exported)
-        click.echo(f"{counted(len(exported), 'patch', 'patches')} in {output}")
+        print_line(f"{counted(len(exported), 'patch', 'patches')} in {output}")
     else:
         gone = home.write([(patch.name, patch.data) for patch in exported])
         if from_worktree:
@@ -257,12 +257,12 @@ def edit(
         facts = {"busy": state.busy, "dirty": state.dirty, "unexported": state.unexported}
         print_json({"worktree": str(worktree.path), **facts})
         return
-    click.echo(f"cd {worktree.path}")
+    print_line(f"cd {worktree.path}")
     if state.busy:
-        click.echo(f"a {state.busy} is under way: git commit --amend, then git {state.busy} --continue")
+        print_line(f"a {state.busy} is under way: git commit --amend, then git {state.busy} --continue")
     elif not state.idle:
-        click.echo("it holds work that is not exported")
-    click.echo(f"then: overlay patch export {home.name}")
+        print_line("it holds work that is not exported")
+    print_line(f"then: overlay patch export {home.name}")
 
 
 @command.command("refresh", epilog="Example: overlay patch refresh v0.5.20 dsa-tilelang-smem")
@@ -294,7 +294,7 @@ def refresh(
         if state.busy:
             raise worktree.stopped(state.busy)
         if dry_run:
-            click.echo("\n".join(state.dirty) or "commits that are not exported")
+            print_line("\n".join(state.dirty) or "commits that are not exported")
             return
         if not state.dirty and not any(one.changed for one in _export_drafts(home, worktree.drafts())):
             worktree.mark_exported(series_key(home, upstream))  # written, and killed before it was noted
@@ -307,11 +307,11 @@ def refresh(
     else:
         refreshed = refresh_file(home, upstream, patch)
         for mend in refreshed.mends:
-            click.echo(f"{patch}.patch:{mend.line}: {mend.rule}: {mend.what}")
+            print_line(f"{patch}.patch:{mend.line}: {mend.rule}: {mend.what}")
         exported = list(refreshed.exported)
     for one in exported:
         if one.changed:
-            click.echo(difference(one))
+            print_line(difference(one))
     if not dry_run:
         gone = home.write([(one.name, one.data) for one in exported])
         if from_worktree:
@@ -363,10 +363,10 @@ def new(
             hint=f"go on with it there, then: overlay patch export {home.name}",
         )
     worktree.add_empty(patch, patch_head(author, today()))
-    click.echo(f"cd {worktree.path}")
-    click.echo("edit files, git commit --all --amend: say what the patch does where it says TODO")
-    click.echo("a file that is not there: git sparse-checkout add DIRECTORY")
-    click.echo(f"then: overlay patch export {home.name}")
+    print_line(f"cd {worktree.path}")
+    print_line("edit files, git commit --all --amend: say what the patch does where it says TODO")
+    print_line("a file that is not there: git sparse-checkout add DIRECTORY")
+    print_line(f"then: overlay patch export {home.name}")
 
 
 def today() -> datetime.date:
@@ -452,10 +452,10 @@ def _say_exported(exported: Sequence[Exported], as_json: bool, gone: Sequence[st
         return
     changed = [patch.name for patch in exported if patch.changed]
     for name in changed:
-        click.echo(f"{paint('wrote', 'green')}    {name}")
+        print_line(f"{paint('wrote', 'green')}    {name}")
     for name in gone:
-        click.echo(f"{paint('removed', 'yellow')}  {name}")
-    click.echo(
+        print_line(f"{paint('removed', 'yellow')}  {name}")
+    print_line(
         f"{counted(len(exported), 'patch', 'patches')}, {len(changed)} written anew, "
         f"{len(exported) - len(changed)} as before"
     )
@@ -467,7 +467,7 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
         sys.stdout.buffer.write(data)
     else:
         write_whole(Path(output), data)
-        click.echo(f"{counted(len(exported), 'patch', 'patches')} in {output}")
+        print_line(f"{counted(len(exported), 'patch', 'patches')} in {output}")
 
 
 @command.command("lint", epilog="Example: overlay patch lint v0.5.20 --fix")
@@ -558,17 +558,17 @@ def _say_findings(
     for note in notes:
         warn(note)
     for trial in trials:
-        click.echo(f"{paint(f'{trial.series}/{trial.patch}', 'bold')}: {trial.summary}")
+        print_line(f"{paint(f'{trial.series}/{trial.patch}', 'bold')}: {trial.summary}")
         for outcome in trial.outcomes:
             if outcome.case.costs:
-                click.echo(f"  apart ({outcome.case.costs}): {outcome.case.name}: {outcome.case.why}")
+                print_line(f"  apart ({outcome.case.costs}): {outcome.case.name}: {outcome.case.why}")
     for finding in mended:
-        click.echo(f"{paint('mended', 'green')} {finding}")
+        print_line(f"{paint('mended', 'green')} {finding}")
     for finding in findings:
         at = f"{finding.file}:{finding.line}" if finding.line else finding.file
-        click.echo(f"{paint(at, 'bold')}: {paint(finding.rule, 'red')}: {finding.what}")
+        print_line(f"{paint(at, 'bold')}: {paint(finding.rule, 'red')}: {finding.what}")
         for label, value in (("expected", finding.expected), ("found", finding.found), ("try", finding.mend)):
             if value:
-                click.echo(f"  {label + ':':<10}{value}")
+                print_line(f"  {label + ':':<10}{value}")
     excuses = f", {len(allowed)} excused" if allowed else ""
-    click.echo(f"{counted(len(findings), 'finding')}{excuses}")
+    print_line(f"{counted(len(findings), 'finding')}{excuses}")

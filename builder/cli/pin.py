@@ -12,7 +12,7 @@ import click
 from builder.base import Facts
 from builder.build import Sources, choose_bases, patch_upstream, plan_images
 from builder.cli.options import lock_option, name_argument, root_option, source_options
-from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, print_fact, print_json, print_line, print_table, warn
 from builder.errors import ImageMismatch, UsageError
 from builder.image.model import is_digest
 from builder.image.reference import parse_location
@@ -86,7 +86,7 @@ def command(
     print_fact("pinned", pin.reference)
     print_fact("index" if pin.is_index else "image", pin.digest)
     for platform, image in pin.images.items():
-        click.echo(f"{platform!s:<14}{image.digest}{_standing(spec.base, str(platform), image.digest)}")
+        print_line(f"{platform!s:<14}{image.digest}{_standing(spec.base, str(platform), image.digest)}")
         if image.digest in facts:
             _print_facts(facts[image.digest])
     print_fact("lock", locks[0])
@@ -112,8 +112,8 @@ def _verified(
 def _print_facts(facts: Facts) -> None:
     for root in facts.roots:
         installed = f" ({root.distribution} {root.version})" if root.distribution else ""
-        click.echo(f"{'':<14}{root.path} at /{root.image_path}{installed}")
-    click.echo(f"{'':<14}{counted(len(facts.files), 'file')} as the series expects")
+        print_line(f"{'':<14}{root.path} at /{root.image_path}{installed}")
+    print_line(f"{'':<14}{counted(len(facts.files), 'file')} as the series expects")
     for text in facts.warnings:
         warn(text)
 

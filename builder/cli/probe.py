@@ -9,8 +9,9 @@ import click
 
 from builder.cli.completion import IMAGE_TREE, complete_tree
 from builder.cli.options import root_option, sandbox_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
+from builder.printable import printable
 from builder.wording import counted
 
 if TYPE_CHECKING:
@@ -130,9 +131,9 @@ def _print_text(matrix: Matrix) -> None:
     rows = [(probe, *(matrix.answers[probe, tree].state for tree in matrix.trees)) for probe in matrix.probes]
     print_table(("PROBE", *matrix.trees), rows)
     for probe in matrix.probes:
-        click.echo(f"\n{paint(probe, 'bold')}")
+        print_line(f"\n{paint(probe, 'bold')}")
         for tree, state, evidence in _grouped(matrix, probe):
-            click.echo(f"  {tree}: {_painted(state)}: {evidence}")
+            print_line(f"  {tree}: {_painted(state)}: {evidence}")
 
 
 def _painted(state: str) -> str:
@@ -150,22 +151,23 @@ def _grouped(matrix: Matrix, probe: str) -> list[tuple[str, str, str]]:
 
 
 def _print_markdown(matrix: Matrix, named: list[NamedTree]) -> None:
-    click.echo("| probe | " + " | ".join(_cell(tree) for tree in matrix.trees) + " |")
-    click.echo("|---" * (len(matrix.trees) + 1) + "|")
+    print_line("| probe | " + " | ".join(_cell(tree) for tree in matrix.trees) + " |")
+    print_line("|---" * (len(matrix.trees) + 1) + "|")
     for probe in matrix.probes:
-        click.echo(f"| {probe} | " + " | ".join(matrix.answers[probe, t].state for t in matrix.trees) + " |")
-    click.echo("\nTrees:\n")
+        print_line(f"| {probe} | " + " | ".join(matrix.answers[probe, t].state for t in matrix.trees) + " |")
+    print_line("\nTrees:\n")
     for tree in named:
-        click.echo(f"- `{tree.name}`: {_cell(tree.origin)}")
-    click.echo("\nEvidence:\n")
+        print_line(f"- `{tree.name}`: {_cell(tree.origin)}")
+    print_line("\nEvidence:\n")
     for probe in matrix.probes:
-        click.echo(f"- **{probe}**")
+        print_line(f"- **{probe}**")
         for trees, state, evidence in _grouped(matrix, probe):
-            click.echo(f"  - {_cell(trees)}: *{state}*: {_cell(evidence)}")
+            print_line(f"  - {_cell(trees)}: *{state}*: {_cell(evidence)}")
 
 
 def _cell(text: str) -> str:
     """Text that stays in its place in Markdown."""
+    text = printable(text, colors=False)
     for character in "\\|*_`<>[]":
         text = text.replace(character, "\\" + character)
     return text

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli.options import accept_text_option, name_argument, root_option, sandbox_option
-from builder.cli.output import Progress, json_option, paint, print_json, print_table, printable, warn
+from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
+from builder.printable import printable
 
 if TYPE_CHECKING:
     from builder.judging.rebase import Rebased
@@ -86,7 +87,7 @@ def command(
     if give_up:
         abort(work)
         if not as_json:
-            click.echo(f"given up: {work} is removed, nothing else was changed")
+            print_line(f"given up: {work} is removed, nothing else was changed")
         return
     progress = Progress()
     try:
@@ -104,7 +105,7 @@ def command(
 
 
 def _print(done: Rebased) -> None:
-    click.echo(f"{paint(done.settings.new_name, 'bold')} is on {done.series} now\n")
+    print_line(f"{paint(done.settings.new_name, 'bold')} is on {done.series} now\n")
     rows = [
         (
             move.name,
@@ -117,9 +118,7 @@ def _print(done: Rebased) -> None:
     rows += [(name, "", f"left out: {why}") for name, why in done.retired.items()]
     print_table(("PATCH", "PROBE", "HOW"), rows)
     for name, others in done.untied.items():
-        click.echo(
-            printable(f"{name}: Overlay-Depends: {', '.join(others)} is taken out: {done.series} has it")
-        )
+        print_line(f"{name}: Overlay-Depends: {', '.join(others)} is taken out: {done.series} has it")
     for move in done.moves:
         if move.range_diff:
             click.echo(printable(f"\n{move.range_diff}"), nl=False)
@@ -128,7 +127,7 @@ def _print(done: Rebased) -> None:
     for clash in done.clashes:
         warn(clash)
     if done.base_unpinned:
-        click.echo(
+        print_line(
             "\nThe base image's digests were of the old release and are gone from the spec. Pin one:\n"
             f"  overlay pin {done.settings.new_name} --base IMAGE:TAG"
         )

@@ -9,9 +9,10 @@ import click
 
 from builder.cli.completion import complete_patch
 from builder.cli.options import name_argument, root_option
-from builder.cli.output import colors_wanted, json_option, paint, print_json, print_table
+from builder.cli.output import colors_wanted, json_option, paint, print_json, print_line, print_table
 from builder.errors import InvalidInput
 from builder.patch import Patch
+from builder.printable import printable
 from builder.root import find_root
 from builder.series import Series, SkippedPatch, chosen_series
 from builder.spec import read_spec
@@ -43,20 +44,20 @@ def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> N
             }
         )
         return
-    click.echo(f"{paint(spec.name, 'bold')} {spec.version}: {spec.summary}")
-    click.echo(
+    print_line(f"{paint(spec.name, 'bold')} {spec.version}: {spec.summary}")
+    print_line(
         f"upstream  {spec.upstream.repository} {spec.upstream.release} {spec.upstream.commit or ''}".rstrip()
     )
-    click.echo(f"base      {spec.base.image}" + (f"@{spec.base.index}" if spec.base.index else ""))
+    print_line(f"base      {spec.base.image}" + (f"@{spec.base.index}" if spec.base.index else ""))
     for platform, digest in spec.base.platforms.items():
-        click.echo(f"          {platform} {digest or '(not pinned)'}")
-    click.echo(f"patches   {series.name}, {series.digest}\n")
+        print_line(f"          {platform} {digest or '(not pinned)'}")
+    print_line(f"patches   {series.name}, {series.digest}\n")
     print_table(
         ("PATCH", "STATUS", "FILES", "SUBJECT"),
         [(p.name, p.status.word, str(len(p.files)), p.subject) for p in series.patches],
     )
     for one in series.skipped:
-        click.echo(f"{one.patch.name}: {one.reason}")
+        print_line(f"{one.patch.name}: {one.reason}")
 
 
 def _facts(patch: Patch) -> dict[str, object]:
@@ -102,7 +103,7 @@ def _show_patch(series: Series, name: str, as_json: bool) -> None:
         print_json(_facts(patch) | {"place": place, "text": patch.data.decode("utf-8", "replace")})
         return
     needed = f", needed by {', '.join(needed_by)}" if needed_by else ""
-    click.echo(paint(f"# {number + 1} of {len(series.patches)} in {series.name}{needed}", "dim"))
+    print_line(paint(f"# {number + 1} of {len(series.patches)} in {series.name}{needed}", "dim"))
     if colors_wanted(sys.stdout):
         _print_colored(patch)
     else:
@@ -114,6 +115,6 @@ def _print_colored(patch: Patch) -> None:
     from rich.console import Console
     from rich.syntax import Syntax
 
-    text = patch.data.decode("utf-8", "replace")
+    text = printable(patch.data.decode("utf-8", "replace"), colors=False)
     syntax = Syntax(text, "diff", theme="ansi_dark", background_color="default", word_wrap=True)
     Console(highlight=False).print(syntax)

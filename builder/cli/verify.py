@@ -11,7 +11,7 @@ import click
 
 from builder.build import series_of
 from builder.cli.options import platform_option, root_option
-from builder.cli.output import Progress, json_option, paint, print_fact, print_json, warn
+from builder.cli.output import Progress, json_option, paint, print_fact, print_json, print_line, warn
 from builder.cli.subject import open_subject
 from builder.errors import ImageMismatch, UsageError
 from builder.image.reference import parse_location
@@ -159,7 +159,7 @@ def _compare(results: Sequence[Verified], as_json: bool) -> None:
     if as_json:
         print_json({"subjects": [first.subject, second.subject], "deviations": []})
         return
-    click.echo(f"{paint('the same', 'green')}: {first.files} patched files, base, patches and their order")
+    print_line(f"{paint('the same', 'green')}: {first.files} patched files, base, patches and their order")
 
 
 def _report(result: Verified, home: Root, as_json: bool) -> None:
@@ -170,7 +170,7 @@ def _report(result: Verified, home: Root, as_json: bool) -> None:
         print_json(result.as_json() | {"series": behind})
         return
     overlay = result.manifest.overlay
-    click.echo(f"{paint('verified', 'green')}  {result.subject}")
+    print_line(f"{paint('verified', 'green')}  {result.subject}")
     print_fact("overlay", f"{overlay.name} {overlay.version}, {result.files} files as patched")
     print_fact("base", f"{result.manifest.base.ref}@{result.manifest.base.digest}")
     print_fact("patches", result.manifest.patchset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from builder.judging.evidence import Evidence
 from builder.judging.judge import Judgement, Report
+from builder.printable import printable
 
 _PROOFS = {
     "lines": "there, by its lines",
@@ -78,7 +79,7 @@ def evidence_rows(evidence: Evidence) -> list[tuple[str, str]]:
 
 def escaped(text: str) -> str:
     """Text that stays in its place in Markdown."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()), colors=False)
     for character in "\\|*_`<>[]#":
         line = line.replace(character, "\\" + character)
     return line

@@ -8,6 +8,7 @@ from pathlib import Path
 from builder.judging.judge import Report
 from builder.judging.markdown import evidence_rows
 from builder.judging.verdict import MEANINGS
+from builder.printable import printable
 
 _TEMPLATE = Path(__file__).with_name("page.html.in")
 
@@ -20,7 +21,9 @@ def render_page(reports: Sequence[Report]) -> str:
     """
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True, finalize=_shown
+    )
     template = environment.from_string(_TEMPLATE.read_text("utf-8"))
     names = ", ".join(report.subject.name for report in reports)
     text = template.render(
@@ -28,3 +31,8 @@ def render_page(reports: Sequence[Report]) -> str:
     )
     # Paths can hold bytes that are no text; a page is UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _shown(value: object) -> object:
+    """What the template puts in, if it is a foreign text and no markup of its own."""
+    return printable(value, colors=False) if type(value) is str else value
