@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from filelock import FileLock
 
+from builder.probe.run import Prober
 from tests.conftest import Overlay, missing
 from tests.integration.bases import Base, heavy_base, wheel_base
 from tests.integration.faulty import FaultyProxy
 from tests.integration.judge import OVERLAY, Git, Judgement, judge, repository_of
 from tests.integration.layouts import Layout
+from tests.integration.sources import WheelTree, release_tree
 from tests.integration.wheels import release_wheel
 
 if TYPE_CHECKING:
@@ -305,3 +307,16 @@ def upstream_repository(
 def judgement(upstream_repository: Path, run_git: Git) -> Judgement:
     """What plain git makes of the overlay's series."""
     return judge(upstream_repository, run_git)
+
+
+@pytest.fixture(scope="module")
+def prober() -> Iterator[Prober]:
+    """Asks probes, in one process for a module's tests."""
+    with Prober() as prober:
+        yield prober
+
+
+@pytest.fixture(scope="module")
+def release() -> dict[str, WheelTree]:
+    """The sources of three releases by version."""
+    return {version: release_tree(version) for version in ("0.5.17", "0.5.20", "0.5.23")}

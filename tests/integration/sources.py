@@ -10,7 +10,8 @@ from pathlib import Path
 
 from builder.apply import try_series
 from builder.patch import parse_patch
-from builder.probe.harness import Tree
+from builder.probe.harness import Answer, Tree
+from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
 from builder.series import Series
 from builder.source import SourceFile
@@ -76,3 +77,8 @@ def changed(tree: Tree, path: str, edits: Mapping[str, str]) -> MappingTree:
         text = text.replace(old, new)
     compile(text, path, "exec", dont_inherit=True)
     return MappingTree({path: text.encode()}, tree)
+
+
+def said(prober: Prober, name: str, tree: Tree) -> Answer:
+    """What a patch's probe says of a tree."""
+    return prober.ask(PATCHES / "probes" / f"{name}.py", tree)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from builder.probe.harness import Answer, Tree
 from builder.probe.run import Prober
-from tests.integration.sources import PATCHES, WheelTree, changed, patched, release_tree
+from tests.integration.sources import WheelTree, changed, patched, said
 
 SRT = "python/sglang/srt/"
 CONFIGURER = SRT + "layers/deep_gemm_wrapper/configurer.py"
@@ -17,21 +14,6 @@ LOADER = SRT + "model_loader/utils.py"
 DEEP_GEMM = "sm12x-deep-gemm-capability"
 REQUANT = "sm12x-ue8m0-requant"
 DSA = "sm12x-dsa-defaults"
-
-
-@pytest.fixture(scope="module")
-def prober() -> Iterator[Prober]:
-    with Prober() as prober:
-        yield prober
-
-
-@pytest.fixture(scope="module")
-def release() -> dict[str, WheelTree]:
-    return {version: release_tree(version) for version in ("0.5.17", "0.5.20", "0.5.23")}
-
-
-def said(prober: Prober, name: str, tree: Tree) -> Answer:
-    return prober.ask(PATCHES / "probes" / f"{name}.py", tree)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from builder.probe.harness import Answer, Tree
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
-from tests.integration.sources import PATCHES, WheelTree, changed, patched, release_tree
+from tests.integration.sources import PATCHES, WheelTree, changed, patched, said
 
 GLM5 = "python/sglang/srt/models/glm5_next.py"
 GLM4 = "python/sglang/srt/models/glm4_moe_lite.py"
@@ -34,24 +32,9 @@ BEFORE_THE_FIX = """        self, hidden_states: torch.Tensor, residual: torch.T
 
 
 @pytest.fixture(scope="module")
-def prober() -> Iterator[Prober]:
-    with Prober() as prober:
-        yield prober
-
-
-@pytest.fixture(scope="module")
-def release() -> dict[str, WheelTree]:
-    return {version: release_tree(version) for version in ("0.5.17", "0.5.20", "0.5.23")}
-
-
-@pytest.fixture(scope="module")
 def development(release: dict[str, WheelTree]) -> MappingTree:
     """The development branch between #36708 and #36755, as far as the patch touches it: a reconstruction."""
     return changed(release["0.5.20"], GLM5, {WITH_THE_FIX: BEFORE_THE_FIX})
-
-
-def said(prober: Prober, name: str, tree: Tree) -> Answer:
-    return prober.ask(PATCHES / "probes" / f"{name}.py", tree)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.integration.sources import PATCHES, patched, release_tree
 
 PROBE = PATCHES / "probes" / "mamba-cache-for-requests.py"
 SIZING = "python/sglang/srt/mem_cache/kv_cache_configurator.py"
-
-
-@pytest.fixture(scope="module")
-def prober() -> Iterator[Prober]:
-    with Prober() as prober:
-        yield prober
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from builder.probe.run import Prober
@@ -16,12 +14,6 @@ QUEUE = SRT + "distributed/device_communicators/shm_broadcast.py"
 GROUPS = SRT + "distributed/parallel_state.py"
 NETWORK = SRT + "utils/network.py"
 ENVIRON = SRT + "environ.py"
-
-
-@pytest.fixture(scope="module")
-def prober() -> Iterator[Prober]:
-    with Prober() as prober:
-        yield prober
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from builder.probe.harness import Answer, Tree
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
-from tests.integration.sources import PATCHES, WheelTree, patched, release_tree
+from tests.integration.sources import WheelTree, patched, release_tree, said
 
 SMEM, NOPE, FP8 = "dsa-tilelang-smem", "tilelang-fp8-partial-nope", "tilelang-fp8-kv-cuda"
 NAMES = (SMEM, NOPE, FP8)
-
-
-@pytest.fixture(scope="module")
-def prober() -> Iterator[Prober]:
-    with Prober() as prober:
-        yield prober
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +20,6 @@ def pristine() -> WheelTree:
 @pytest.fixture(scope="module")
 def mended(pristine: WheelTree) -> dict[str, MappingTree]:
     return {name: patched(pristine, f"v0.5.20/{name}") for name in NAMES}
-
-
-def said(prober: Prober, name: str, tree: Tree) -> Answer:
-    return prober.ask(PATCHES / "probes" / f"{name}.py", tree)
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from builder.probe.harness import Answer, Tree
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
-from tests.integration.sources import PATCHES, WheelTree, patched, release_tree
+from tests.integration.sources import PATCHES, WheelTree, patched
 
 NAME = "flashmla-topk-width"
 DISPATCH = "python/sglang/kernels/ops/attention/flash_mla_sm120.py"
 METADATA = "python/sglang.dist-info/METADATA"
 BUILDER = "python/sglang/kernels/ops/speculative/dspark/dspark_attn_metadata.py"
-
-
-@pytest.fixture(scope="module")
-def prober() -> Iterator[Prober]:
-    with Prober() as prober:
-        yield prober
-
-
-@pytest.fixture(scope="module")
-def release() -> dict[str, WheelTree]:
-    return {version: release_tree(version) for version in ("0.5.17", "0.5.20", "0.5.23")}
 
 
 @pytest.fixture(scope="module")
