@@ -30,7 +30,7 @@ def _of_patch(row: Sequence[tuple[str, TextEvidence]]) -> list[tuple[str, TextEv
     since = ""
     found = []
     for name, text in row:
-        if text.state == "merged":
+        if text.state == "merged" and not text.doubts:
             since = since or name
         elif since and text.state in ("conflict", "gone") and text.went_on:
             found.append((name, replace(text, state="merged", since=since)))

@@ -11,7 +11,7 @@ from builder.soundness.check import Flaw
 from builder.wording import counted
 
 HunkState = Literal["present", "carries", "ambiguous", "conflict", "gone"]
-Proof = Literal["lines", "syntax", "no code", "hint"]
+Proof = Literal["lines", "syntax", "no code", "hint", "doubt"]
 TextProof = Literal["merge", "lines", "syntax", "earlier release"]
 TextState = Literal["merged", "carries", "moves", "partial", "conflict", "gone"]
 
@@ -24,7 +24,8 @@ class Standing:
         proof: ``lines`` (the added lines stand in the same definition, between the same neighbours, and no
             removed one is left), ``syntax`` (the definition is equal to the patched one but for what does not
             change what it does), ``no code`` (the hunk changes nothing but such things), ``hint`` (lines of
-            it stand there; that is no proof).
+            it stand there; that is no proof), ``doubt`` (it is there, and perhaps not in what counts: the
+            definition is there twice, or does what the pin's does).
         definition: the function, class or name that it is in.
         path: the file in the target.
         lines: first and last line of each run there, from 1.
@@ -139,6 +140,12 @@ class TextEvidence:
             for hunk in self.hunks
             if hunk.state != "present" and hunk.standing is not None and hunk.standing.proof == "hint"
         )
+
+    @property
+    def doubts(self) -> tuple[Standing, ...]:
+        """Why lines that are there may not be what counts."""
+        found = (hunk.standing for hunk in self.hunks)
+        return tuple(standing for standing in found if standing is not None and standing.proof == "doubt")
 
     @property
     def went_to(self) -> tuple[Place, ...]:

@@ -11,6 +11,7 @@ _PROOFS = {
     "syntax": "there, by the syntax",
     "no code": "nothing to carry",
     "hint": "perhaps there",
+    "doubt": "there, and perhaps not in what counts",
 }
 
 

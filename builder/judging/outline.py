@@ -96,6 +96,12 @@ class Outline:
         found = [found for found in self._of(name.split(".")[0]) if found.name == name]
         return found[index] if index < len(found) else None
 
+    def times(self, name: str) -> int:
+        """How often a definition is there: most of a qualified name and of those it lies in."""
+        parts = name.split(".")
+        found = [found.name for found in self._of(parts[0])]
+        return max(found.count(".".join(parts[:depth])) for depth in range(1, len(parts) + 1))
+
     def rows(self, definition: Definition) -> list[int]:
         """The definition's own lines, from 1, blank ones and a class's or module's functions left out."""
         apart = definition.inner if definition.kind in ("class", "module") else ()

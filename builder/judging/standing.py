@@ -60,12 +60,7 @@ def standing_of(
     """
     if change.pre is None or change.post is None or target is None or b"\0" in target.data:
         return {}
-    sides = FileSides(
-        path,
-        outline_of(change.old_path, change.pre.data),
-        outline_of(change.path, change.post.data),
-        outline_of(path, target.data),
-    )
+    sides = _sides(change, target, path)
     found: dict[int, Standing] = {}
     shift = 0
     for number, (hunk, place) in enumerate(zip(hunks, change.hunks, strict=True), 1):
@@ -74,6 +69,62 @@ def standing_of(
             found[number] = standing
         shift += hunk.new_count - hunk.old_count
     return found
+
+
+def doubts_of(
+    change: FileChange, hunks: Sequence[Hunk], target: SourceFile | None, path: str
+) -> dict[int, Standing]:
+    """Why hunks whose lines a target has may not be there all the same, by the hunk's number.
+
+    A definition that the target has more often than the patched pin may be another one, and one that is equal
+    to the pin's but for the names of its locals does what the pin does.
+
+    Args:
+        change, hunks, target, path: as for :func:`standing_of`.
+    """
+    if change.pre is None or change.post is None or target is None or change.post.data == target.data:
+        return {}
+    sides = _sides(change, target, path)
+    found: dict[int, Standing] = {}
+    shift = 0
+    for number, (hunk, place) in enumerate(zip(hunks, change.hunks, strict=True), 1):
+        for part in _parts(sides, hunk, place, shift):
+            if not part.imports and (doubt := _doubt(sides, part)) is not None:
+                found.setdefault(number, doubt)
+        shift += hunk.new_count - hunk.old_count
+    return found
+
+
+def _sides(change: FileChange, target: SourceFile, path: str) -> FileSides:
+    before, after = change.pre, change.post
+    return FileSides(
+        path,
+        outline_of(change.old_path, before.data if before else b""),
+        outline_of(change.path, after.data if after else b""),
+        outline_of(path, target.data),
+    )
+
+
+def _doubt(sides: FileSides, part: _Part) -> Standing | None:
+    definition = part.theirs or part.base
+    if definition is None or definition.name == MODULE:
+        return None
+    name = definition.name
+    there = sides.target.named(name)
+    if there is None:
+        return None
+    spans = ((there.start, there.end),)
+    times = sides.target.times(name)
+    if times > max(sides.theirs.times(name), sides.base.times(name), 1):
+        return Standing("doubt", name, sides.path, spans, f"it is defined {times} times there")
+    if part.base is None or part.theirs is None or there.kind != "function":
+        return None
+    before, after = sides.base.text(part.base), sides.theirs.text(part.theirs)
+    steps = steps_between(before, after)
+    was, wanted, found = (normal_form(text, steps) for text in (before, after, sides.target.text(there)))
+    if found is None or found != was or found == wanted:
+        return None
+    return Standing("doubt", name, sides.path, spans, f"it does what the pin's does, {steps}")
 
 
 # --- a hunk and the definitions that it changes -------------------------------------------------------------
@@ -348,12 +399,7 @@ def went_on(change: FileChange, hunks: Sequence[Hunk], target: SourceFile | None
     """
     if change.kind != "modify" or change.pre is None or change.post is None or target is None:
         return False
-    sides = FileSides(
-        path,
-        outline_of(change.old_path, change.pre.data),
-        outline_of(change.path, change.post.data),
-        outline_of(path, target.data),
-    )
+    sides = _sides(change, target, path)
     shift = 0
     for hunk, place in zip(hunks, change.hunks, strict=True):
         if find_lines(sides.target.lines, hunk.old):

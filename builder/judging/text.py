@@ -26,7 +26,7 @@ from builder.judging.evidence import HunkEvidence, HunkState, Place, Standing, T
 from builder.judging.hangs import uses_of
 from builder.judging.outline import outline_of
 from builder.judging.scratch import Merged, Scratch, ThreeWay
-from builder.judging.standing import proved, standing_of, went_on
+from builder.judging.standing import doubts_of, proved, standing_of, went_on
 from builder.placing import PlacedHunk, apply_hunks, no_place, place_hunks, places_of, split_lines
 from builder.series import Series
 from builder.source import SourceFile
@@ -324,7 +324,18 @@ class _Merger:
             replace(hunk, standing=question.standings.get((hunk.path, hunk.number)))
             for hunk in _all_hunks(question.report, "present")
         )
-        self._keep(question, TextEvidence("merged", hunks), question.there)
+        self._keep(question, TextEvidence("merged", self._doubted(question, hunks)), question.there)
+
+    def _doubted(self, question: _Question, hunks: Sequence[HunkEvidence]) -> tuple[HunkEvidence, ...]:
+        """The hunks of a patch that is merged, each with why it may not be what counts."""
+        doubts: dict[tuple[str, int], Standing] = {}
+        for change, diff in _with_diffs(question.report):
+            path = self._now(change.old_path, self._pristine)
+            found = doubts_of(change, diff.hunks, self._pristine.get(path), path)
+            doubts |= {(change.path, number): doubt for number, doubt in found.items()}
+        return tuple(
+            replace(hunk, standing=doubts.get((hunk.path, hunk.number), hunk.standing)) for hunk in hunks
+        )
 
     def _is_there(self, question: _Question, merged: Merged) -> bool:
         """Whether nothing is left of a patch when it is merged; then that is noted."""
@@ -420,9 +431,8 @@ class _Merger:
         moved = {old: new for old, new in self._renames.items() if old in question.asked.base}
         left = [hunk for hunk in hunks if hunk.state != "present" and not _is_no_code(hunk)]
         if not left and any(hunk.state == "present" for hunk in hunks):
-            return Step(
-                name, TextEvidence("merged", tuple(hunks), moved), before, before, there=question.there
-            )
+            evidence = TextEvidence("merged", self._doubted(question, hunks), moved)
+            return Step(name, evidence, before, before, there=question.there)
         if merged.conflicts:
             gone = all(hunk.state == "gone" for hunk in hunks)
             on = all(hunk.state != "carries" for hunk in hunks) and all(

@@ -126,6 +126,8 @@ def with_landed(verdict: Verdict, evidence: Evidence) -> Verdict:
 
 def _by_text(text: TextEvidence, without_probe: bool, accepted: bool) -> Verdict:
     said = "its text is accepted" if accepted else "it has no probe" if without_probe else NOT_ON_TEXT_ALONE
+    if text.state == "merged" and text.doubts:
+        return Verdict("rework", f"{text.how}, but {text.doubts[0]}; {said}")
     if text.state == "merged":
         return Verdict("merged", f"{text.how}; {said}", retirable=without_probe or accepted)
     if text.hints:

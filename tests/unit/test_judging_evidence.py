@@ -353,3 +353,38 @@ def test_markdown_has_the_lines(lab: Lab) -> None:
     value = found.as_json()["evidence"]["text"]
     assert value["proof"] in ("lines", "syntax")
     assert [h["standing"]["lines"] for h in value["hunks"] if h["standing"]]
+
+
+# --- what is there and does not count -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        WORKED + b"\n\ndef work(items, limit):\n    return 0\n",
+        b"if SLOW:\n    def work(items, limit):\n        return 0\n\n\n" + WORKED,
+    ],
+)
+def test_lines_of_a_definition_that_is_there_twice_retire_nothing(lab: Lab, target: bytes) -> None:
+    (found,) = judged(lab, WORK, WORKED, target, trailer="Overlay-Probe: none [it needs a GPU]")
+    assert found.verdict.word == "rework"
+    assert not found.verdict.retirable
+    assert "defined 2 times" in found.verdict.why
+
+
+def test_equal_lines_under_parameters_that_changed_places_are_no_merge(lab: Lab) -> None:
+    pin = b"def pick(first, second):\n    return join(first, second)\n"
+    target = b"def pick(second, first):\n    return join(second, first)\n"
+    after = pin.replace(b"join(first, second)", b"join(second, first)")
+    (found,) = judged(lab, pin, after, target, trailer="Overlay-Probe: none [it needs a GPU]")
+    assert found.verdict.word == "rework"
+    assert "does what the pin's does" in found.verdict.why
+
+
+def test_methods_that_the_pin_has_twice_as_well_are_merged(lab: Lab) -> None:
+    pin = b"class A:\n    @property\n    def x(self):\n        return load(1)\n\n"
+    pin += b"    @x.setter\n    def x(self, value):\n        store(value)\n"
+    after = pin.replace(b"load(1)", b"load(2)")
+    (found,) = judged(lab, pin, after, after + b"\n\nY = 1\n", trailer="Overlay-Probe: none [it needs a GPU]")
+    assert found.verdict.word == "merged"
+    assert found.verdict.retirable
