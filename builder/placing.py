@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from builder.diff import FULL_CONTEXT, FileDiff, Hunk
-from builder.outline import Outline, indentation, leaves
+from builder.headings import Headings, indentation, leaves
 from builder.source import SourceFile
 
 MAX_NAMED_PLACES = 20
@@ -170,8 +170,8 @@ class _Target:
         return bool(blob and self._pre and blob.strip("0") and self._pre.blob.startswith(blob))
 
     @cached_property
-    def outline(self) -> Outline:
-        return Outline(self.lines)
+    def headings(self) -> Headings:
+        return Headings(self.lines)
 
     def meant(self, hunk: Hunk) -> set[int]:
         """The definitions here that the hunk's heading may name; none where it says nothing of its change.
@@ -180,7 +180,7 @@ class _Target:
         leaves the definition.
         """
         begin = [line[1:] for line in hunk.lines[: hunk.leading_context + 1]]
-        named = self.outline.named(hunk.section) if hunk.section else []
+        named = self.headings.named(hunk.section) if hunk.section else []
         return {head for head in named if not leaves(begin, indentation(self.lines[head]))}
 
     @cached_property
@@ -196,7 +196,7 @@ class _Target:
     def _candidates(self, hunk: Hunk) -> tuple[tuple[int, ...], set[int]]:
         places = places_of(hunk, self.lines)
         meant = self.meant(hunk) if places and not self.is_the_one_meant else set()
-        return tuple(p for p in places if not meant or meant & self.outline.heads_of(p)), meant
+        return tuple(p for p in places if not meant or meant & self.headings.heads_of(p)), meant
 
     @cached_property
     def equals(self) -> dict[tuple[object, ...], list[int]]:
@@ -258,7 +258,7 @@ def _elsewhere(
     """The heading names a definition that is there, and the hunk does not fit in it, only elsewhere."""
     heading = hunk.section.decode("utf-8", "replace")
     done = [
-        place for place in find_lines(target.lines, hunk.new) if target.outline.heads_of(place) & set(meant)
+        place for place in find_lines(target.lines, hunk.new) if target.headings.heads_of(place) & set(meant)
     ]
     if done:
         return _already(target.path, number, done)
@@ -280,7 +280,7 @@ def _named_places(target: _Target, hunk: Hunk, places: Sequence[int]) -> str:
     """Lines with the definitions they are in, at most :data:`MAX_NAMED_PLACES`."""
     shown = []
     for place in places[:MAX_NAMED_PLACES]:
-        around = target.outline.place(place + hunk.leading_context)
+        around = target.headings.place(place + hunk.leading_context)
         shown.append(f"line {place + 1}" + (f" ({around})" if around else ""))
     rest = len(places) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

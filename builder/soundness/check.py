@@ -23,8 +23,8 @@ from builder.program import source_digest
 from builder.remembered import Remembered
 from builder.soundness.data import LARGEST as LARGEST_DATA
 from builder.soundness.data import is_data_file, repeated_keys, why_not_parsed
+from builder.soundness.interface import Import
 from builder.soundness.modules import Modules, module_of, root_of
-from builder.soundness.outline import Import
 from builder.soundness.source import LARGEST, PythonFile
 from builder.source import SourceFile
 
@@ -159,7 +159,7 @@ class _Comparison:
             source = versions.get(path)
             if source is not None and path.endswith(".py"):
                 file = self.checker.read(path, source.data)
-                if file.outline is not None:
+                if file.interface is not None:
                     yield path, file
 
     # --- whole files --------------------------------------------------------------------------------------
@@ -213,22 +213,24 @@ class _Comparison:
             yield Flaw("undefined-name", path, use.line, name, f"{name} is not defined: {text}")
 
     def _uses(self, path: str, file: PythonFile, modules: Modules) -> Iterator[Undefined]:
-        outline = file.outline
-        if outline is None or outline.writes_globals:
+        interface = file.interface
+        if interface is None or interface.writes_globals:
             return
         for use in file.undefined or ():
-            if use.is_export and outline.is_open:
+            if use.is_export and interface.is_open:
                 continue
-            if not (use.through_star and modules.stars_may_have(path, use.name, outline.stars)):
+            if not (use.through_star and modules.stars_may_have(path, use.name, interface.stars)):
                 yield use
 
     # --- imports ------------------------------------------------------------------------------------------
 
     def _unresolved(self) -> Iterator[Flaw]:
         """Imports of changed files that find nothing, and did find something or were not there before."""
-        old = {path: set(file.outline.imports) for path, file in self._python(self.before) if file.outline}
+        old = {
+            path: set(file.interface.imports) for path, file in self._python(self.before) if file.interface
+        }
         for path, file in self._python(self.after):
-            for taken in file.outline.imports if file.outline else ():
+            for taken in file.interface.imports if file.interface else ():
                 is_old = taken in old.get(path, ())
                 if taken.is_guarded or (is_old and not self._lost) or not self._now.lacks(path, taken):
                     continue
@@ -253,8 +255,8 @@ class _Comparison:
         wanted = (module, taken.name)
         names = None if taken.name in (None, "*") else frozenset({str(taken.name)})
         for other in self._readers(module, names, root_of(path))[:MOST_READERS]:
-            outline = self._now.outline(other)
-            for found in outline.imports if outline else ():
+            interface = self._now.interface(other)
+            for found in interface.imports if interface else ():
                 if not found.is_guarded and (self._now.module(other, found), found.name) == wanted:
                     return True
         return False
@@ -262,12 +264,12 @@ class _Comparison:
     @cached_property
     def _lost(self) -> dict[str, frozenset[str] | None]:
         """What changed files had and have no more: names; None where the file itself is gone."""
-        now = {path: file.outline for path, file in self._python(self.after) if file.outline}
+        now = {path: file.interface for path, file in self._python(self.after) if file.interface}
         lost: dict[str, frozenset[str] | None] = {}
         for path, file in self._python(self.before):
             if self.after.get(path) is None:
                 lost[path] = None
-            elif file.outline and path in now and (names := file.outline.names - now[path].names):
+            elif file.interface and path in now and (names := file.interface.names - now[path].names):
                 lost[path] = names
         return lost
 
@@ -276,8 +278,8 @@ class _Comparison:
         for path, names in self._lost.items():
             module = module_of(path)
             for other in self._readers(module, names, root_of(path))[:MOST_READERS]:
-                outline = self._now.outline(other)
-                for taken in outline.imports if outline else ():
+                interface = self._now.interface(other)
+                for taken in interface.imports if interface else ():
                     if self._concerns(other, taken, module, names) and self._breaks(other, taken):
                         yield self._flaw(other, taken)
 

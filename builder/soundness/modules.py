@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from builder.probe.harness import Tree
-from builder.soundness.outline import Import, Outline
+from builder.soundness.interface import Import, Interface
 from builder.soundness.source import PythonFile
 
 ROOTS = ("python/", "site-packages/")
@@ -65,9 +65,9 @@ class Modules:
         """The file of the module at ``place``, a path without ending; None where there is none."""
         return next((path for path in (f"{place}/__init__.py", f"{place}.py") if path in self._tree), None)
 
-    def outline(self, path: str) -> Outline | None:
-        """The outline of a file."""
-        return self._read(path, self._tree.read(path)).outline
+    def interface(self, path: str) -> Interface | None:
+        """The interface of a file."""
+        return self._read(path, self._tree.read(path)).interface
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -107,8 +107,8 @@ class Modules:
 
     def _is_open(self, place: str) -> bool:
         path = self.file(place)
-        outline = self.outline(path) if path else None
-        return path is not None and (outline is None or outline.is_open)
+        interface = self.interface(path) if path else None
+        return path is not None and (interface is None or interface.is_open)
 
     def _lacks_name(self, place: str, name: str, seen: set[str]) -> bool:
         """Whether the module at ``place`` certainly has no such name, neither as a module below it."""
@@ -118,10 +118,10 @@ class Modules:
         if path in seen:
             return True
         seen.add(path)
-        outline = self.outline(path)
-        if outline is None or outline.is_open or name in outline.names or self._has_module(place, name):
+        interface = self.interface(path)
+        if interface is None or interface.is_open or name in interface.names or self._has_module(place, name):
             return False
-        return all(self._star_lacks(path, star, name, seen) for star in outline.stars)
+        return all(self._star_lacks(path, star, name, seen) for star in interface.stars)
 
     def _star_lacks(self, path: str, star: Import, name: str, seen: set[str]) -> bool:
         module = self.module(path, star)
@@ -132,8 +132,8 @@ class Modules:
         path_of_star = self.file(place)
         if path_of_star is None:
             return False
-        outline = self.outline(path_of_star)
-        if outline is not None and not outline.is_open and outline.withholds(name):
+        interface = self.interface(path_of_star)
+        if interface is not None and not interface.is_open and interface.withholds(name):
             return not self._has_module(place, name)
         return self._lacks_name(place, name, seen)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyflakes import checker, messages
 
-from builder.soundness.outline import only_checked
+from builder.soundness.interface import only_checked
 
 # Of Pythons newer than the one that runs here.
 _NEWER = ("PythonFinalizationError",)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from builder.soundness.outline import Outline, read_outline
+from builder.soundness.interface import Interface, read_interface
 
 if TYPE_CHECKING:
     from builder.soundness.names import Undefined
@@ -101,9 +101,9 @@ class PythonFile:
             return None
 
     @cached_property
-    def outline(self) -> Outline | None:
+    def interface(self) -> Interface | None:
         """What it has and imports; None where that cannot be read."""
-        return _outlined(self._parse(), self._data)
+        return _interface_of(self._parse(), self._data)
 
     @cached_property
     def undefined(self) -> tuple[Undefined, ...] | None:
@@ -111,8 +111,8 @@ class PythonFile:
         from builder.soundness.names import undefined_names
 
         tree = self._parse()
-        outline = self.__dict__.setdefault("outline", _outlined(tree, self._data))
-        if tree is None or outline is None:
+        interface = self.__dict__.setdefault("interface", _interface_of(tree, self._data))
+        if tree is None or interface is None:
             return None
         try:
             return tuple(undefined_names(tree, self._name))
@@ -135,8 +135,8 @@ def _quietly(work: Callable[[], _T]) -> _T:
         return work()
 
 
-def _outlined(tree: ast.Module | None, data: bytes) -> Outline | None:
+def _interface_of(tree: ast.Module | None, data: bytes) -> Interface | None:
     try:
-        return None if tree is None else read_outline(tree, data)
+        return None if tree is None else read_interface(tree, data)
     except RecursionError:
         return None

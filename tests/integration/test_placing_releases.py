@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from builder.diff import FileDiff, parse_diff
-from builder.outline import Outline
+from builder.headings import Headings
 from builder.patch import parse_patch
 from builder.placing import place_hunks, places_of, split_lines
 from builder.source import SourceFile
@@ -67,7 +67,7 @@ def test_change_of_an_equal_block_lands_in_its_own_definition(
     placed, problems = place_hunks(diff, SourceFile("100644", data))
     assert problems == []
     assert len(places_of(diff.hunks[0], split_lines(data))) > 1
-    assert Outline(split_lines(data)).place(placed[0].landed + 2) == definition
+    assert Headings(split_lines(data)).place(placed[0].landed + 2) == definition
 
 
 @pytest.mark.parametrize(("old", "new", "path", "line", "definition"), REWRITTEN)

@@ -16,7 +16,7 @@ _CLOSING = (b")", b"]", b"}", b"#")
 _CUT_AT = 38
 
 
-class Outline:
+class Headings:
     """The headings of a file, line by line.
 
     Args:

@@ -37,7 +37,7 @@ class Import:
 
 
 @dataclass(frozen=True)
-class Outline:
+class Interface:
     """A module as others see it.
 
     Args:
@@ -68,8 +68,8 @@ class Outline:
         return self.hides_private and name.startswith("_")
 
 
-def read_outline(tree: ast.Module, data: bytes) -> Outline:
-    """The outline of a module.
+def read_interface(tree: ast.Module, data: bytes) -> Interface:
+    """The interface of a module.
 
     Args:
         tree: its syntax tree.
@@ -89,7 +89,7 @@ def read_outline(tree: ast.Module, data: bytes) -> Outline:
     is_open = writes_globals or replaces_module or not names.isdisjoint(("__getattr__", "__path__"))
     imports = tuple(_imports(tree.body, is_guarded=False))
     exports, hides_private = _exports(tree) if b"__all__" in data else (None, True)
-    return Outline(frozenset(names), imports, exports, hides_private, is_open, writes_globals)
+    return Interface(frozenset(names), imports, exports, hides_private, is_open, writes_globals)
 
 
 def only_checked(node: ast.If) -> tuple[list[ast.stmt] | None, list[ast.stmt]]:
