@@ -321,7 +321,7 @@ def _already(path: str, number: int, done: Sequence[int]) -> Problem:
         path,
         number,
         "the change is already there",
-        found="lines " + ", ".join(map(str, at)),
+        found=("line " if len(at) == 1 else "lines ") + ", ".join(map(str, at)),
         places=at,
     )
 

@@ -146,15 +146,22 @@ def check_reaches(patches: Iterable[Patch], roots: Iterable[str]) -> None:
         named = [path for diff in patch.files for path in (diff.old_path, diff.new_path)]
         if not any(path.startswith(places) for path in named):
             paths = [diff.path for diff in patch.files]
-            first = paths[0].partition("/")[0]
+            rules = list(dict.fromkeys(_rule_around(path, places) for path in paths))
             raise InvalidInput(
                 "nothing of the patch would be applied: all of its files lie outside of what is in an image",
                 where=f"{patch.name}.patch",
                 expected=f"a path below {', '.join(places)}",
                 found=", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else ""),
-                hint=f"to build without it, add {first}/* to patches.drop in the spec, or the patch to "
-                "patches.except",
+                hint=f"to build without it, add {', '.join(rules)} to patches.drop in the spec, or the "
+                "patch to patches.except",
             )
+
+
+def _rule_around(path: str, places: Sequence[str]) -> str:
+    """A rule that drops a file and what is beside it, and nothing of what is in an image."""
+    first, slash, _ = path.partition("/")
+    is_above = any(place.startswith(f"{first}/") for place in places)
+    return path if is_above or not slash else f"{first}/*"
 
 
 def read_series_file(directory: Path) -> list[str]:

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.errors import InvalidInput
 from builder.manifest import read_manifest
+from builder.patch import parse_patch
+from builder.series import check_reaches, rule_for
+from tests.unit.lab import DEMO
 from tests.unit.smallworld import World, patch
 
 KERNEL = "sgl-kernel/csrc/attention.cu"
@@ -88,3 +92,21 @@ def test_a_blank_line_at_the_end_of_a_patch_builds_the_same_image(tmp_path: Path
     assert ran.code == 0, ran.err
     built = json.loads(ran.out)["images"][0]["manifest"]
     assert built["patched_tree"] == clean["patched_tree"]
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("sgl-kernel/csrc/x.cu", "sgl-kernel/*"),
+        # a rule for all beside these would drop every patch of the package
+        ("python/pyproject.toml", "python/pyproject.toml"),
+        ("README.md", "README.md"),
+    ],
+)
+def test_the_hint_to_drop_a_patch_drops_it_and_no_other(path: str, rule: str) -> None:
+    other = parse_patch("other", patch(b"a\n", b"b\n", path))
+    with pytest.raises(InvalidInput) as caught:
+        check_reaches([other], ["python/sglang"])
+    assert f"add {rule} to" in str(caught.value.hint)
+    assert rule_for(path, [rule]) == rule
+    assert rule_for(DEMO, [rule]) is None
