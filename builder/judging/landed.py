@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from builder.errors import Unavailable
 from builder.gitstore import GitError, GitStore
 from builder.judging.evidence import Landed
 from builder.judging.history import first_release
@@ -46,12 +47,15 @@ class Log:
 
     Args:
         repository: with the history.
-        revision: the target's commit.
+        revision: the target's commit; a repository that lacks it says nothing of the target.
+
+    Raises:
+        Unavailable: git cannot read the history.
     """
 
     def __init__(self, repository: GitStore, revision: str) -> None:
         self._repository = repository
-        self._target = list(_commits(repository, [revision]))
+        self._target = list(_commits(repository, [revision])) if repository.resolve(revision) else []
         self._rest: list[_Commit] | None = None
 
     def landed(self, number: str) -> Landed | None:
@@ -85,8 +89,10 @@ def landed(log: Log, numbers: Iterable[str]) -> tuple[Landed, ...]:
 def _commits(repository: GitStore, which: list[str]) -> Iterator[_Commit]:
     try:
         out = repository.git("log", "-z", "--format=%H %s", f"--max-count={MOST_COMMITS}", *which, "--")
-    except GitError:
-        return  # it has no such history
+    except GitError as error:
+        raise Unavailable(
+            "the upstream's history cannot be read", where=str(repository.path), found=error.stderr.strip()
+        ) from error
     for row in out.decode(errors="replace").split("\0"):
         oid, _, subject = row.strip("\n").partition(" ")
         if oid:
