@@ -13,8 +13,8 @@ from builder.judging.outline import MODULE, Outline, outline_of, parse_source
 from builder.upstream import Upstream
 
 SHORTEST = 3
-MOST_NAMES = 500
-"""How many names are looked for in a tree."""
+AT_ONCE = 500
+"""Names that git looks for in a tree at once."""
 
 _SOURCES = (".py", ".pyi")
 _WORD = re.compile(rb"[A-Za-z_]\w*")
@@ -62,7 +62,6 @@ def uses_of(applied: AppliedSeries, pin: Upstream, target: Upstream) -> dict[str
             if shared:
                 found.setdefault(report.patch.name, {})[other.patch.name] = shared
     wanted = {name for others in found.values() for some in others.values() for name in some}
-    wanted = set(sorted(wanted)[:MOST_NAMES])
     missing = wanted - _standing(wanted, pin, target)
     return {
         patch: {other: left for other, some in others.items() if (left := tuple(sorted(some & missing)))}
@@ -76,10 +75,14 @@ def _standing(wanted: set[str], pin: Upstream, target: Upstream) -> set[str]:
         return set(wanted)  # without every file nobody can say that a name stands nowhere
     there: set[str] = set()
     for mount in (pin.main, target.main):
-        left = {name.encode() for name in wanted - there}
-        rows = grep(mount.store.path, mount.commit, tuple(sorted(left)), words=True) if left else ()
-        found = {word for path, _, text in rows if path.endswith(_SOURCES) for word in _WORD.findall(text)}
-        there |= {word.decode() for word in left & found}
+        left = sorted(name.encode() for name in wanted - there)
+        for first in range(0, len(left), AT_ONCE):
+            names = tuple(left[first : first + AT_ONCE])
+            rows = grep(mount.store.path, mount.commit, names, words=True)
+            found = {
+                word for path, _, text in rows if path.endswith(_SOURCES) for word in _WORD.findall(text)
+            }
+            there |= {word.decode() for word in found.intersection(names)}
     return there
 
 
