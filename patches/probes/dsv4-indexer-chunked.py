@@ -29,8 +29,9 @@ INDEXER = ["python/sglang/srt/layers/attention/dsv4/indexer.py"]
 METADATA = ["python/sglang/srt/layers/attention/dsv4/metadata.py"]
 MIB = 1 << 20
 FREE, TOTAL = 400 * MIB, 32 << 30  # what the device says
-ROWS, PAGE = 8192, 256
-CONTEXTS = (131_072, 1_048_576)
+PAGE = 256
+LONG, LONGEST = 131_072, 1_048_576  # tokens that a row may look at; a compressed key for each 4
+MANY, FEW = 8192, 1024  # rows: with LONG, and with LONGEST, 1 GiB of logits at 4 bytes
 GATHERED = 4 + 132 + 256  # a logit, and a key as it is stored and as it is multiplied, for every row
 SETTINGS = {
     "tilelang": {"SGLANG_OPT_USE_TILELANG_INDEXER": "1", "SGLANG_FP8_PAGED_MQA_LOGITS_TORCH": "1"},
@@ -46,7 +47,7 @@ class Step:
 
     kernels: str
     tokens: int
-    rows: int = ROWS
+    rows: int = FEW
     topk_v2: bool = False
     raw: bool = False
     captured: bool = False
@@ -56,11 +57,12 @@ class Step:
 
 
 STEPS = (
-    *(Step(kernels, tokens) for kernels in SETTINGS for tokens in CONTEXTS),
-    Step("deep_gemm", CONTEXTS[0], topk_v2=True),
-    Step("tilelang", CONTEXTS[0], rows=ROWS - 1, raw=True),
+    Step("tilelang", LONG, rows=MANY),
+    *(Step(kernels, LONGEST) for kernels in SETTINGS),
+    Step("deep_gemm", LONGEST, topk_v2=True),
+    Step("tilelang", LONGEST, rows=FEW - 1, raw=True),
     Step("tilelang", 2048, rows=16),
-    Step("tilelang", CONTEXTS[0], captured=True),
+    Step("tilelang", LONGEST, captured=True),
 )
 
 
@@ -135,7 +137,10 @@ def _select(tree: Tree, path: str, step: Step) -> Kernels:
         "torch.cuda.is_current_stream_capturing": lambda: step.captured,
         "torch.cuda.mem_get_info": lambda *_: (FREE, TOTAL),
     }  # fmt: skip
-    settings = SETTINGS[step.kernels] | {"SGLANG_OPT_USE_TOPK_V2": "1" if step.topk_v2 else "0"}
+    settings = SETTINGS[step.kernels] | {
+        "SGLANG_OPT_USE_TOPK_V2": "1" if step.topk_v2 else "0",
+        "SGLANG_OPT_DSV4_NONPAGED_INDEXER_MIN_QUERY_TOKENS": "1",
+    }
     with environment(**settings):
         program = Program(tree, chosen)
         module = program.module(path)

@@ -31,10 +31,11 @@ DSA = ["python/sglang/srt/layers/attention/dsa/dsa_indexer.py"]
 BACKEND = ["python/sglang/srt/layers/attention/dsa/dsa_topk_backend.py"]
 MIB = 1 << 20
 FREE, TOTAL = 400 * MIB, 32 << 30  # what the device says; the pools that are sized have the rest
-ROWS, PADDING, KPOOL, TOPK, PAGE = 8192, 64, 4, 2048, 64
-CONTEXTS = (131_072, 1_048_576)  # tokens that a row may look at; a pooled key for each 4
+PADDING, KPOOL, TOPK, PAGE = 64, 4, 2048, 64
+LONG, LONGEST = 131_072, 1_048_576  # tokens that a row may look at; a pooled key for each 4
+MANY, FEW = 8192, 1024  # rows: with LONG, and with LONGEST, 1 GiB of logits
 SHORT = 4096
-LONGEST = ROWS * max(CONTEXTS) // KPOOL * 4
+ALL = FEW * LONGEST // KPOOL * 4
 
 
 class Scorer:
@@ -128,7 +129,7 @@ class Prompt:
     method: str = "RAGGED"
     padding: int = 0
     planned: bool = True
-    rows: int = ROWS
+    rows: int = FEW
 
     def __str__(self) -> str:
         way = "planned" if self.planned else "request by request"
@@ -136,17 +137,23 @@ class Prompt:
 
 
 PROMPTS = (
-    *(Prompt(tokens, method, PADDING) for tokens in CONTEXTS for method in ("PAGED", "RAGGED")),
-    *(Prompt(tokens, method, planned=False) for tokens in CONTEXTS for method in ("PAGED", "RAGGED")),
+    Prompt(LONG, padding=PADDING, rows=MANY),
+    *(Prompt(LONGEST, method, PADDING) for method in ("PAGED", "RAGGED")),
+    *(Prompt(LONGEST, method, planned=False) for method in ("PAGED", "RAGGED")),
     Prompt(SHORT, padding=PADDING),
     Prompt(2, padding=PADDING),  # no pooled key yet
     Prompt(2, planned=False),
-    Prompt(CONTEXTS[0], rows=ROWS - 1, padding=1),
+    Prompt(LONGEST, rows=FEW - 1, padding=1),
 )
 
 
 def _column(name: str, count: int) -> Rows:
     return Rows((name, number) for number in range(count))
+
+
+def _keys(count: int) -> Rows:
+    """Of keys only the number matters."""
+    return Rows([None] * count)
 
 
 def _topk(tree: Tree, path: str, prompt: Prompt) -> tuple[Rows, Memory]:
@@ -156,7 +163,7 @@ def _topk(tree: Tree, path: str, prompt: Prompt) -> tuple[Rows, Memory]:
         page_size=PAGE,
         index_page_size=PAGE,
         get_index_k_with_scale_buffer=lambda **_: Opaque("buffer"),
-        get_index_k_scale_buffer=lambda *_: (_column("k", columns), _column("scale", columns)),
+        get_index_k_scale_buffer=lambda *_: (_keys(columns), _keys(columns)),
     )
     scorer = Scorer()
     program = scorer.program(tree, pool)
@@ -168,8 +175,8 @@ def _topk(tree: Tree, path: str, prompt: Prompt) -> tuple[Rows, Memory]:
         ragged_q_ks=per_row["start"],
         ragged_q_ke=per_row["end"],
         ragged_total_k_rows=columns,
-        ragged_k_u8=_column("k", columns) if columns else None,
-        ragged_k_scale=_column("scale", columns) if columns else None,
+        ragged_k_u8=_keys(columns) if columns else None,
+        ragged_k_scale=_keys(columns) if columns else None,
         ragged_concat_page_table=Opaque("page table"),
         ragged_paged_page_table=Rows([("table", 0)] * 4, 1) if prompt.method == "PAGED" else None,
         ragged_paged_page_table_row_index=per_row["request"] if prompt.method == "PAGED" else None,
@@ -265,5 +272,5 @@ def probe(tree: Tree) -> Answer:
         peaks.append(memory.peak)
     return fixed(
         f"at most {max(peaks) / MIB:,.0f} MiB of logits at once, where all of them would be up to "
-        f"{LONGEST / MIB:,.0f}; every row is scored and selected once, with its own"
+        f"{ALL / MIB:,.0f}; every row is scored and selected once, with its own"
     )
