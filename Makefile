@@ -2,6 +2,7 @@
 #
 #   make demo          build the overlay glm53-flash-gb10 on a small base, and show what came out
 #   make test          lint, types, unit and integration tests
+#   make fuzz          fuzz every reader of foreign input for SECONDS=30 each
 #   make bench         write docs/benchmarks.md and docs/verdicts.md
 #   make docs          write the documents that are made from code
 #   make clean         remove what the targets made
@@ -18,7 +19,7 @@ SERVICES := $(BIN)/python tests/services.py
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit integration bench docs clean
+.PHONY: help demo test lint types unit integration fuzz bench docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -42,6 +43,12 @@ unit: $(DEV)
 
 integration: $(DEV)
 	$(SERVICES) $(PYTEST) -n $(WORKERS) tests/integration
+
+# SEED says where to look: the second it is started at, or one to look there again.
+SECONDS ?= 30
+SEED ?= $(shell date +%s)
+fuzz: $(DEV)
+	OVERLAY_FUZZ_SECONDS=$(SECONDS) OVERLAY_FUZZ_SEED=$(SEED) $(PYTEST) tests/fuzz
 
 bench: $(DEV)
 	OVERLAY_TEST_PRIVATE_ENGINE=1 $(SERVICES) $(BIN)/python -m benchmarks

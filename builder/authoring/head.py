@@ -144,7 +144,7 @@ def raw_date(date: bytes) -> str:
 
     try:
         moment = parsedate_to_datetime(date.decode("ascii", "replace"))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidInput(
             "not a date of RFC 2822",
             expected="such as: Sun, 29 Nov 2026 00:00:00 +0000",

@@ -28,6 +28,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _GZIP_WINDOW = 31  # zlib's way to say: gzip header and trailer, largest window
 _PIECE = 1 << 20
+_FED = 64 << 10
 _MAX_ZSTD_WINDOW = 128 << 20  # what the zstd command accepts without --long
 
 
@@ -102,12 +103,19 @@ def _zlib() -> ModuleType:
         return importlib.import_module("zlib")
 
 
+def _cut(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same in small pieces: what is left of one is copied for every member that ends in it."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), _FED):
+            yield chunk[start : start + _FED]
+
+
 def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
     zlib = _zlib()
     member = zlib.decompressobj(_GZIP_WINDOW)
     try:
-        for chunk in chunks:
-            data, more = chunk, bool(chunk)
+        for data in _cut(chunks):
+            more = True
             while more:
                 if member.eof:
                     member = zlib.decompressobj(_GZIP_WINDOW)

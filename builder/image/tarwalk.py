@@ -16,6 +16,7 @@ from builder.errors import ImageMismatch
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
+_MOST = (1 << 63) - 1  # what sizes, owners and times are to a system
 _NAME_BYTES = 255  # Linux's NAME_MAX
 # name mode uid gid size mtime checksum type link (the rest only matters for the prefix)
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s6s82x155s")
@@ -232,9 +233,13 @@ class _Walk:
 
     def _exactly(self, size: int) -> bytes:
         data = self._some(size)
-        while len(data) < size:
-            data += self._some(size - len(data))
-        return data
+        if len(data) == size:
+            return data
+        pieces, left = [data], size - len(data)
+        while left:
+            pieces.append(self._some(left))
+            left -= len(pieces[-1])
+        return b"".join(pieces)
 
     def _skip(self, size: int) -> None:
         ready = len(self._piece) - self._at
@@ -276,7 +281,10 @@ class _Walk:
         if field[0] & 0x80:
             if field[0] & 0x40:
                 raise self._refused("holds a negative number", None, repr(field))
-            return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+            number = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+            if number > _MOST:
+                raise self._refused("holds a number that is too large", f"at most {_MOST}", str(number))
+            return number
         digits = field.lstrip(b" \0").partition(b"\0")[0].rstrip(b" ")
         if digits.translate(None, b"01234567"):
             raise self._refused("holds a number that cannot be read", "octal digits", repr(field))
@@ -288,7 +296,7 @@ class _Walk:
         if not value:
             return otherwise
         whole = value.partition(b".")[0]
-        if not whole.isdigit() or len(whole) > 20:
+        if not whole.isdigit() or len(whole) > 20 or int(whole) > _MOST:
             if key == b"mtime":  # before 1970, or nonsense: of no use here, and no danger
                 return 0
             raise self._refused(
