@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from builder.errors import ImageMismatch
 from builder.image.rootfs import RootFS
-from builder.requirements import CUDA, Installed
-from builder.roots import distributions, find_interpreter, search_directories
+from builder.requirements import ALTERNATIVES, CUDA, Installed
+from builder.roots import Distribution, distributions, find_interpreter, search_directories
 
 CUDA_FILE = "/usr/local/cuda/version.json"
 CUDA_VARIABLE = "CUDA_VERSION"
@@ -32,12 +32,21 @@ def find_installed(
             places = search_directories(rootfs, interpreter, environment, working_dir)
         except ImageMismatch:
             places = []  # no Python: then nothing is installed for one
-        for found in distributions(rootfs, places, versions.keys()):
-            versions[found.normal_name] = versions[found.normal_name] or found.version
+        versions |= _versions(distributions(rootfs, places, versions.keys()))
     if CUDA not in names:
         return versions, ()
     cuda, notes = _cuda(rootfs, environment)
     return {**versions, CUDA: cuda}, notes
+
+
+def _versions(found: Iterable[Distribution]) -> dict[str, str]:
+    """The version of each; every one where the directory that counts has several of a name."""
+    there: dict[str, tuple[str, list[str]]] = {}
+    for one in found:
+        directory, versions = there.setdefault(one.normal_name, (one.directory, []))
+        if one.directory == directory and one.version not in versions:
+            versions.append(one.version)
+    return {name: ALTERNATIVES.join(sorted(versions)) for name, (_, versions) in there.items()}
 
 
 def _cuda(rootfs: RootFS, environment: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:

@@ -23,6 +23,9 @@ CUDA = "cuda"
 Installed = Mapping[str, str | None]
 """What of the demanded a base has: versions by normalised name, ``cuda`` among them; None for what is not."""
 
+ALTERNATIVES = " and "
+"""Between versions of which nobody knows the right one: a base has the metadata of several installations."""
+
 # A comma before a name begins the next requirement; one before an operator goes on with this one's versions.
 _NEXT = re.compile(r",\s*(?=[A-Za-z])")
 
@@ -45,9 +48,10 @@ class Requirement:
         return f"{self.name}{self.specifier}"
 
     def allows(self, version: str | None) -> bool:
-        """Whether a version is one of those; a version that PEP 440 does not know is none."""
-        if version is None:
-            return False
+        """Whether a version, and each that it may be, is one of those; what PEP 440 does not know is none."""
+        return version is not None and all(map(self._allows, version.split(ALTERNATIVES)))
+
+    def _allows(self, version: str) -> bool:
         try:
             return SpecifierSet(self.specifier).contains(Version(version), prereleases=True)
         except InvalidVersion:

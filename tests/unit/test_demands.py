@@ -134,6 +134,15 @@ def test_what_the_base_lacks_is_exit_5_with_found_and_wanted(
     assert not (world.directory / "out").exists()
 
 
+@pytest.mark.parametrize(("value", "code"), [("tilelang>=0.1.10", 5), ("tilelang>=0.1.9", 0)])
+def test_of_two_installations_of_one_name_each_must_do(world: World, value: str, code: int) -> None:
+    requires(world, value)
+    two = distribution("tilelang", "0.1.9") | distribution("tilelang", "0.1.12")
+    ran = world.overlay("build", "demo", "--base", base(world, two).reference, "--dry-run")
+    assert ran.code == code, ran.err
+    assert code == 0 or "tilelang 0.1.12 and 0.1.9" in ran.err
+
+
 def test_the_toolkit_that_is_there_counts_where_the_environment_says_another(world: World) -> None:
     requires(world, "cuda>=13.0")
     there = {CUDA: b'{"cuda": {"version": "13.0.20250819"}}'}
