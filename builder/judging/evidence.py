@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -41,8 +41,7 @@ class Standing:
     @property
     def place(self) -> str:
         """The file and its lines, as an editor takes them."""
-        spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.lines)
-        return f"{self.path}:{spans}" if spans else self.path
+        return _located(self.path, self.lines)
 
     def __str__(self) -> str:
         return f"{self.place}, in {self.definition}: {self.said}"
@@ -57,8 +56,12 @@ class Place:
     lines: tuple[tuple[int, int], ...]
 
     def __str__(self) -> str:
-        spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.lines)
-        return f"{self.path}:{spans}, in {self.definition}"
+        return f"{_located(self.path, self.lines)}, in {self.definition}"
+
+
+def _located(path: str, lines: Sequence[tuple[int, int]]) -> str:
+    spans = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in lines)
+    return f"{path}:{spans}" if spans else path
 
 
 @dataclass(frozen=True)
