@@ -34,6 +34,7 @@ test: lint types
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet .github/workflows action.yml
 
 types: $(DEV)
 	$(BIN)/mypy --strict builder benchmarks

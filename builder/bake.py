@@ -258,6 +258,12 @@ def engine_name(spec: Spec) -> str:
     return spec.base.image.rpartition("/")[2].partition(":")[0]
 
 
+def base_name_label(manifest: Manifest) -> dict[str, str]:
+    """The base's full name by digest, as ``crane rebase`` and others read it; a layout has none to give."""
+    base = manifest.base
+    return {f"{OCI}.base.name": f"{base.ref}@{base.digest}"} if "/" in base.ref else {}
+
+
 def required_label(manifest: Manifest) -> str:
     """What was demanded of the base, as a label says it: ``cuda>=13.0 tilelang<0.1.13,>=0.1.10``."""
     return " ".join(dict.fromkeys(f"{one.name}{one.specifier}" for one in manifest.requires))
@@ -454,7 +460,7 @@ def _labels(
 ) -> dict[str, str]:
     """Labels of the config, and annotations of the manifest where its family has them."""
     labels = {
-        f"{OCI}.base.name": base.name,
+        **base_name_label(manifest),
         f"{OCI}.base.digest": base.manifest.digest,
         f"{OCI}.source": spec.upstream.repository,
         f"{OCI}.version": f"{spec.upstream.release}-{spec.name}-{spec.version}",

@@ -584,11 +584,13 @@ def _in_short(base: Base, kinds: Collection[Kind], count: int) -> tuple[str, str
     labels = labels_of(base.config)
     files = f"{counted(count, 'file')} of the base"
     if held := labels.get(OVERLAY_LABEL):
-        below = f"{labels.get(BASE_NAME, base.name)}@{labels.get(BASE_DIGEST, 'sha256:…')}"
+        digest = labels.get(BASE_DIGEST, "sha256:…")
+        name = labels.get(BASE_NAME, "").partition("@")[0]
+        below = f"--base {name}@{digest}" if name else digest
         return (
             f"the base is an image that holds the overlay {held} already: {files} "
             f"{'is' if count == 1 else 'are'} not the pinned source",
-            f"build on what that one was built on: --base {below}",
+            f"build on what that one was built on: {below}",
         )
     if kinds == {"patched"}:
         return (

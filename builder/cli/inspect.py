@@ -70,7 +70,7 @@ def _manifest(subject: Subject, record: Record, progress: Progress) -> Manifest:
 
 def _print_record(record: Record) -> None:
     print_fact("overlay", f"{record.name} ({record.version})")
-    print_fact("base", f"{record.base_name}@{record.base_digest}")
+    print_fact("base", f"{record.base_name or 'oci-layout'}@{record.base_digest}")
     print_fact("source", f"{record.source} {record.revision or ''}".rstrip())
     print_fact("patchset", f"{record.patchset}")
     if record.hardware:

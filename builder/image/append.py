@@ -33,6 +33,9 @@ from builder.image.model import (
 MAX_LAYERS = 127  # lower directories that overlayfs can stack below a container's own
 DOCKER_LAYERS = 125  # what Docker Engine registers; it refuses the next with "max depth exceeded"
 
+# What a base says of the base that it was made from itself; of an image made from it, it is wrong.
+_OF_ITS_OWN_BASE = frozenset({"org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"})
+
 _PLATFORM_PART = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 
 
@@ -84,7 +87,7 @@ def append(
         "layers": [*base["layers"], layer.descriptor.as_json()],
     }
     if annotations and manifest.media_type == OCI_MANIFEST:
-        new_manifest["annotations"] = {**_texts(base.get("annotations"), "annotations"), **annotations}
+        new_manifest["annotations"] = {**_inherited(base.get("annotations"), "annotations"), **annotations}
     return NewImage(
         manifest=RawManifest(manifest.media_type, canonical_json(new_manifest)),
         config=new_config,
@@ -221,7 +224,7 @@ def _extended(
     inner = _inner(settings)
     merged: dict[str, Any] = {}
     if labels:
-        merged["Labels"] = {**_texts(inner.get("Labels"), "labels"), **labels}
+        merged["Labels"] = {**_inherited(inner.get("Labels"), "labels"), **labels}
     if env:
         merged["Env"] = _merged_env(_strings(inner, "Env"), env)
     rootfs = settings["rootfs"]
@@ -235,6 +238,11 @@ def _extended(
             {"created": timestamp(created), "created_by": created_by, "comment": "sglang-overlay"},
         ],
     }
+
+
+def _inherited(value: Any, what: str) -> dict[str, str]:
+    """Labels or annotations of a base that hold for an image made from it too."""
+    return {key: text for key, text in _texts(value, what).items() if key not in _OF_ITS_OWN_BASE}
 
 
 def _merged_env(base: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -72,7 +72,7 @@ def _check_without_overlay(image: LayeredImage, store: GitStore) -> None:
     reference = f"{_WITHOUT_OVERLAY}/{str(image.digest).partition(':')[2]}"
     if any(name.startswith(f"{LABEL}.") for name in labels):
         patches = ", ".join(labels.get(f"{LABEL}.patches", "").split())
-        base = (labels.get(f"{OCI}.base.name", ""), labels.get(f"{OCI}.base.digest", ""))
+        base = (labels.get(f"{OCI}.base.name", "").partition("@")[0], labels.get(f"{OCI}.base.digest", ""))
         found = f"{labels.get(f'{LABEL}.name', 'an overlay')} with {patches or 'no patches named'}"
         raise _holds_an_overlay(image, found, f"--image {'@'.join(base)}" if all(base) else "")
     if store.resolve(reference, "tree"):

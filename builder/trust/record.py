@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.bake import LABEL, OCI, notes_label, required_label
+from builder.bake import LABEL, OCI, base_name_label, notes_label, required_label
 from builder.base import Base
 from builder.errors import ImageMismatch
 from builder.image.append import base_layers
@@ -55,7 +55,7 @@ def read_record(labels: Mapping[str, str], where: str) -> Record:
         patches=tuple(labels[f"{LABEL}.patches"].split()),
         patchset=labels[f"{LABEL}.patchset"],
         manifest=labels[f"{LABEL}.manifest"],
-        base_name=labels.get(f"{OCI}.base.name", ""),
+        base_name=labels.get(f"{OCI}.base.name", "").partition("@")[0],
         base_digest=labels.get(f"{OCI}.base.digest", ""),
         source=labels.get(f"{OCI}.source", ""),
         revision=labels.get(f"{OCI}.revision"),
@@ -70,7 +70,7 @@ def expected_labels(manifest: Manifest) -> dict[str, str]:
     """The labels (and annotations) that an image with this manifest has."""
     overlay, upstream = manifest.overlay, manifest.upstream
     labels = {
-        f"{OCI}.base.name": manifest.base.ref,
+        **base_name_label(manifest),
         f"{OCI}.base.digest": manifest.base.digest,
         f"{OCI}.source": upstream.repository,
         f"{OCI}.version": f"{upstream.release}-{overlay.name}-{overlay.version}",

@@ -104,10 +104,23 @@ def test_base_layers_and_config_stay_as_they_are(
     of_the_new_image = {f"org.opencontainers.image.{name}" for name in REPLACED_LABELS}
     assert all(labels[key] == value for key, value in base_labels.items() if key not in of_the_new_image)
     assert labels["org.opencontainers.image.base.digest"] == heavy.base.digest
+    assert labels["org.opencontainers.image.base.name"] == heavy.reference
+    assert manifest["annotations"]["org.opencontainers.image.base.name"] == heavy.reference
     assert labels["dev.sglang-overlay.name"] == OVERLAY
     environment = ours.pop("Env")
     assert environment[: len(theirs["Env"])] == theirs.pop("Env")
     assert ours == theirs
+
+
+def test_a_base_in_a_layout_has_no_name_that_others_could_pull(
+    prepared: Overlay, small_base: Base, wheel: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run = build(prepared, small_base.reference, wheel("0.5.20"), "--output", f"oci:{tmp_path / 'out'}")
+    image = Layout(tmp_path / "out").image(run.json["digest"])
+    for said in (image.config["config"]["Labels"], image.manifest["annotations"]):
+        assert "org.opencontainers.image.base.name" not in said
+        assert said["org.opencontainers.image.base.digest"] == small_base.digest
+    prepared("verify", f"oci:{tmp_path / 'out'}", "--base", small_base.reference).check()
 
 
 def test_nothing_else_differs_from_the_base(

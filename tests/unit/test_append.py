@@ -53,7 +53,11 @@ def a_config(layers: int = 2, **changes: Any) -> dict[str, Any]:
             "Entrypoint": ["/entry.sh"],
             "Cmd": ["serve"],
             "Env": ["PATH=/usr/bin", "EMPTY=", "A=x=y"],
-            "Labels": {"kept": "yes", "changed": "before"},
+            "Labels": {
+                "kept": "yes",
+                "changed": "before",
+                "org.opencontainers.image.base.name": "docker.io/nvidia/cuda:13.0",
+            },
             "Shell": ["/bin/sh"],
             "x-unknown": {"b": [1, 2.5, None]},
         },
