@@ -30,7 +30,7 @@ from builder.placing import (
 )
 from builder.series import Series, rule_for
 from builder.source import SourceFile, Sources
-from builder.wholefile import write_whole
+from builder.wholefile import write_cached
 from builder.wording import counted
 
 
@@ -314,7 +314,7 @@ def _second_opinion(tried: AppliedSeries, store: GitStore) -> _Opinion:
     opinion = _remembered(path)
     if opinion is None:
         opinion = _ask_git(tried, store)
-        write_whole(path, json.dumps(asdict(opinion)).encode())
+        write_cached(path, json.dumps(asdict(opinion)).encode())
     wanted = {path: f"{source.mode} {source.blob}" for path, source in tried.after.items() if source}
     if dict(opinion.files) != wanted:
         paths = opinion.files.keys() | wanted.keys()
@@ -343,7 +343,7 @@ def _remembered(path: Path) -> _Opinion | None:
     """What git said before; None when it was not asked, or the record is damaged (it is then asked again)."""
     try:
         return _Opinion(**json.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, RecursionError):
         return None
 
 

@@ -121,6 +121,8 @@ def _entry(path: Path, kind: str) -> Entry:
 
 
 def _is_whole(path: Path) -> bool:
+    if not path.is_file():
+        return False
     with _looking(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest() == path.stem.rpartition("-")[2]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from builder.errors import InvalidInput, Unavailable
+from builder.temporary import temporary_directory
 
 GIT_TIMEOUT = 600.0
 _HEX40 = re.compile(r"[0-9a-f]{40}\Z")
@@ -259,7 +260,7 @@ class GitStore:
         """Store blobs and give their object ids, in order, through one git process."""
         if not contents:
             return []
-        with tempfile.TemporaryDirectory(prefix="overlay-blobs-") as directory:
+        with temporary_directory("blobs") as directory:
             names = []
             for number, data in enumerate(contents):
                 name = Path(directory) / str(number)
@@ -273,7 +274,7 @@ class GitStore:
     @contextmanager
     def index(self) -> Iterator[GitIndex]:
         """A temporary, empty index of this store; it is gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="overlay-index-") as directory:
+        with temporary_directory("index") as directory:
             yield GitIndex(self, Path(directory) / "index")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from builder.pinning import Pin, pin_command, pinned
 from builder.root import Root
 from builder.series import Series, chosen_series
 from builder.spec import Spec, read_spec
+from builder.temporary import temporary_directory
 
 if TYPE_CHECKING:
     from builder.image.registry import Repository
@@ -240,7 +240,7 @@ def root_at(root: Root, revision: str) -> Iterator[Root]:
         raise UsageError("not a revision", where="--changed-since", found=revision)
     names = ["overlays", "patches", "Dockerfile.in"]
     archive = _git(root, "archive", "--format=tar", revision, "--", *names)
-    with tempfile.TemporaryDirectory(prefix="overlay-before-") as directory:
+    with temporary_directory("before") as directory:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(directory, filter="data")
         path = Path(directory)

@@ -26,7 +26,7 @@ from builder.finished import Finished, from_parts, to_parts
 from builder.image.reference import LAYOUT_SCHEME
 from builder.lock import INPUTS, Lock
 from builder.root import Root
-from builder.wholefile import write_whole
+from builder.wholefile import write_cached
 
 DIRECTORY = "built"
 LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
@@ -170,7 +170,7 @@ def keep(watched: Watch, cache: Path, lock: Lock, finished: Finished) -> None:
     head = {"files": watched.files, "series": watched.series, "pins": lock.pins, "build": build}
     data = _pack(head, blobs)
     if len(data) <= LARGEST:
-        write_whole(watched.asked.place(cache), data)
+        write_cached(watched.asked.place(cache), data)
 
 
 def _recorded(finished: Finished, lock: Lock) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.wholefile import write_whole
+from builder.wholefile import write_cached
 
 MAX_KEYS = 20_000
 
@@ -33,4 +33,4 @@ class Remembered:
         new = self._new - self._known
         if new:
             kept = new | self._known if len(self._known) < MAX_KEYS else new
-            write_whole(self._path, "".join(f"{key}\n" for key in sorted(kept)).encode())
+            write_cached(self._path, "".join(f"{key}\n" for key in sorted(kept)).encode())

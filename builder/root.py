@@ -71,7 +71,7 @@ class Root:
         return self.overlays / f"{name}.yaml"
 
     def check_writable(self) -> None:
-        """Raise :class:`InvalidInput` unless patches and specs can be changed here."""
+        """Raise :class:`InvalidInput` unless patches and specs can be changed here; sweep what kills left."""
         if self.state != self.overlays:
             raise InvalidInput(
                 "the patch sets here cannot be changed",
@@ -79,6 +79,10 @@ class Root:
                 expected="a checkout that you may write to",
                 hint=f"work in a copy: cp -r {shlex.quote(str(self.path))} my-overlays && cd my-overlays",
             )
+        from builder.wholefile import sweep_parts
+
+        for directory in (self.overlays, self.patches, *self.patches.glob("*/")):
+            sweep_parts(directory)
 
     def lock_path(self, name: str) -> Path:
         """Where an overlay's lock is written."""
@@ -131,7 +135,7 @@ def _current_directory() -> Path:
 def _writable(path: Path) -> Root:
     if path == _PACKAGED or not os.access(path / "overlays", os.W_OK):
         return Root(path, state_path() / "overlays")
-    if (path / ".overlay-transaction").exists():
+    if any((path / name).exists() for name in (".overlay-transaction", ".overlay-transaction.new")):
         from builder.transaction import finish
 
         finish(path)  # a command that was killed had decided to change several files

@@ -8,7 +8,6 @@ else, with every setting named: neither the user's configuration and attributes,
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from builder.authoring.head import Head, write_head
 from builder.errors import InvalidInput
 from builder.gitstore import GitStore
 from builder.source import SourceFile
+from builder.temporary import temporary_directory
 
 Files = Mapping[str, SourceFile]
 
@@ -62,7 +62,7 @@ def diff_all(pairs: Sequence[tuple[Files, Files]]) -> list[bytes]:
     """
     if not pairs:
         return []
-    with tempfile.TemporaryDirectory(prefix="overlay-render-") as directory:
+    with temporary_directory("render") as directory:
         store = GitStore.create(Path(directory) / "render.git")
         commits = _import_pairs(store, pairs, Path(directory) / "marks")
         out = store.git(

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,7 @@ from builder.image.append import base_config, base_layers, diff_ids
 from builder.image.index import index_images
 from builder.image.model import Descriptor, Platform, RawManifest, is_digest
 from builder.image.reference import Reference
+from builder.temporary import temporary_directory
 from builder.trust.verify import BaseLayers, deviation_error, verify
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def bake_with_engine(engine: Engine, plan: Plan, network: str, say: Say) -> Engi
     Raises:
         Unavailable: the engine fails; with its words and the Dockerfile's line.
     """
-    with tempfile.TemporaryDirectory(prefix="overlay-context-") as name:
+    with temporary_directory("context") as name:
         context = Path(name) / "context"
         write_context(plan, context)
         program = find_build_program()

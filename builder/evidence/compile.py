@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from builder.evidence.sources import carry
 from builder.evidence.worker import run_worker
 from builder.probe.devices import GB10, SHARED_MEMORY, named
 from builder.probe.harness import Tree
+from builder.temporary import temporary_directory
 
 LOWERING = "builder.evidence.lowering"
 TARGET = "sm_121a"
@@ -171,7 +171,7 @@ def _lower(tree: Tree, wanted: list[dict[str, Any]], nvcc: str | None) -> Compil
         "nvcc": nvcc,
         "kernels": wanted,
     }
-    with tempfile.TemporaryDirectory(prefix="overlay-") as directory:
+    with temporary_directory("compile") as directory:
         facts = run_worker(LOWERING, job | {"package": str(carry(tree, Path(directory)))})
     kernels = tuple(
         Lowered(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from builder.evidence.sources import carry
 from builder.evidence.worker import run_worker
 from builder.probe.harness import Tree
+from builder.temporary import temporary_directory
 
 GATE = "builder.evidence.kernel_gate"
 
@@ -125,7 +125,7 @@ def report(tree: Tree) -> GpuReport:
         UsageError: no GPU, or torch, triton or tilelang is not installed.
         ProbeFailed: the process with the kernels crashed. A wrong result is in the report.
     """
-    with tempfile.TemporaryDirectory(prefix="overlay-") as directory:
+    with temporary_directory("gpu") as directory:
         facts = run_worker(GATE, {"package": str(carry(tree, Path(directory)))})
     return GpuReport(
         facts["gpu"],

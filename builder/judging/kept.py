@@ -26,7 +26,7 @@ from builder.program import git_identity, source_digest
 from builder.series import Series
 from builder.soundness.check import Flaw
 from builder.upstream import Upstream
-from builder.wholefile import write_whole
+from builder.wholefile import write_cached
 
 # All that decides what is found: another version of it finds it anew.
 _ROOMS = ("judging", "soundness", "probe", ".")
@@ -106,7 +106,7 @@ class KeptEvidence:
             if not row.is_certain:
                 rows[name]["asked"] = None
         body = json.dumps(rows, separators=(",", ":")).encode()
-        write_whole(self._directory / key, f"{_checksum(key, body)}\n".encode() + body)
+        write_cached(self._directory / key, f"{_checksum(key, body)}\n".encode() + body)
 
     def _key(self, target: Upstream) -> str:
         return _sha256(f"{self._series}\n{_identity(target)}".encode())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from urllib.parse import quote, unquote_to_bytes
 from builder.errors import Unavailable
 from builder.gitstore import GitError, GitStore
 from builder.source import SourceFile
+from builder.temporary import temporary_directory
 from builder.upstream import Mount
 
 Files = Mapping[str, SourceFile]
@@ -77,8 +77,8 @@ def open_scratch() -> Iterator[Scratch]:
     """
     memory = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there, as in any other
     roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > MEMORY_WANTED
-    with tempfile.TemporaryDirectory(dir=memory if roomy else None, prefix="overlay-judging-") as directory:
-        yield Scratch(Path(directory))
+    with temporary_directory("judging", memory if roomy else None) as directory:
+        yield Scratch(directory)
 
 
 class Scratch:

@@ -19,7 +19,7 @@ from typing import cast, get_args
 
 from builder.probe.harness import Answer, State, Tree
 from builder.program import source_digest
-from builder.wholefile import write_whole
+from builder.wholefile import write_cached
 
 MOST_TRACES = 16
 """Of one probe: the last ones."""
@@ -150,11 +150,11 @@ class Memory:
             return
         facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
         facts["site"] = answer.site
-        write_whole(self._path(probe, fingerprint), json.dumps(facts).encode())
+        write_cached(self._path(probe, fingerprint), json.dumps(facts).encode())
         if trace:
             newest = facts | {"trace": [[list(question), said] for question, said in trace.items()]}
             kept = [newest, *self._traces(probe)][: self._most]
-            write_whole(self._path(probe, self._traces_of), json.dumps(kept).encode())
+            write_cached(self._path(probe, self._traces_of), json.dumps(kept).encode())
 
     def _traces(self, probe: bytes) -> list[object]:
         found = _read(self._path(probe, self._traces_of))

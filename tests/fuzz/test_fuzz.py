@@ -37,18 +37,15 @@ def inputs(draw: st.DrawFn, target: Target) -> bytes:
     """A sound input in which pieces are cut, doubled, moved and replaced."""
     data = bytearray(draw(st.sampled_from(target.seeds)))
     for _ in range(draw(st.integers(0, 8))):
-        at = draw(st.one_of(st.integers(0, len(data)), st.builds(_field, st.integers(0, 239))))
-        size = draw(st.sampled_from((0, 1, 2, 8, 40, 512, 4000, None)))
-        end = at + (size or 0)
-        new = draw(
-            st.one_of(
-                st.sampled_from(target.words),
-                st.binary(max_size=12),
-                st.just(bytes(data[at:end]) * 2),
-                st.just(b""),
-            )
-        )
-        data[at : at + len(new) if size is None else end] = new
+        if draw(st.booleans()):  # written over what is there, so that a tar's blocks stay in their places
+            at = draw(st.one_of(st.builds(_field, st.integers(0, 239)), st.integers(0, len(data))))
+            new = draw(st.one_of(st.sampled_from(target.words), st.binary(min_size=1, max_size=12)))
+            data[at : at + len(new)] = new
+            continue
+        at = draw(st.integers(0, len(data)))
+        end = at + draw(st.sampled_from((0, 1, 2, 8, 40, 512, 4000)))
+        changes = (st.sampled_from(target.words), st.just(bytes(data[at:end]) * 2), st.just(b""))
+        data[at:end] = draw(st.one_of(changes))
     return target.prepare(bytes(data[: 64 << 10]))
 
 

@@ -49,9 +49,12 @@ def remove(pattern: str) -> Callable[[Path], None]:
 
 def put_directories(pattern: str) -> Callable[[Path], None]:
     def damage(cache: Path) -> None:
-        for path in list(cache.glob(pattern)):
+        found = [path for path in cache.glob(pattern) if path.is_file() or path.is_symlink()]
+        assert found
+        for path in found:
             path.unlink()
             path.mkdir()
+            (path / "more").write_text("")
 
     return damage
 
@@ -69,6 +72,12 @@ HEALED: dict[str, Callable[[Path], None]] = {
     "indexes cut": overwrite("layers/*", lambda data: data[:100]),
     "indexes of random bytes": overwrite("layers/*", lambda _: os.urandom(5000)),
     "directories in place of indexes": put_directories("layers/*"),
+    "directories in place of builds": put_directories("built/*"),
+    "directories in place of answers": put_directories("probes/*"),
+    "directories in place of git's opinions": put_directories("*.git/opinions/*"),
+    "directories in place of locks": put_directories("*.lock"),
+    "directories in place of all that is no store": put_directories("[!rsw]*/**/*"),
+    "a directory in place of a store": put_directories("series.git/HEAD"),
     "answers of another shape": overwrite("probes/*", lambda _: b'{"state":"fixed","evidence":"","pins":5}'),
     "a store with its objects cut": overwrite("repository-*.git/objects/**/*", lambda data: data[:10]),
     "a store without its objects": remove("repository-*.git/objects"),
