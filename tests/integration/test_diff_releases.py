@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -72,21 +71,25 @@ def test_dflash_residual_is_retired_at_its_release(cached: Overlay, tmp_path: Pa
     assert "nothing to retire" in again.out
 
 
-def test_one_overlay_on_one_release_is_judged_in_five_seconds(cached: Overlay, tmp_path: Path) -> None:
-    """Sources are in the cache; what probes said is not."""
+def test_one_overlay_on_one_release_takes_at_most_sixty_times_what_a_list_takes(
+    cached: Overlay, tmp_path: Path
+) -> None:
+    """Sources are in the cache; what probes said, and what the text says, is not. In the processor's time."""
     cached("diff", "glm53-flash-gb10", "--upstream", "v0.5.23", timeout=600).check()
     fresh = tmp_path / "cache"
     fresh.mkdir()
     for path in CACHE.iterdir():
-        if path.name != "probes":
+        if path.name not in ("probes", "evidence"):
             (fresh / path.name).symlink_to(path)
     asked = cached.with_environment(OVERLAY_CACHE=str(fresh))
-    before, started = os.times(), time.perf_counter()
-    asked("diff", "glm53-flash-gb10", "--upstream", "v0.5.23", timeout=600).check()
-    taken, after = time.perf_counter() - started, os.times()
-    # On a machine that others use as well, the processor's time is what can be promised.
-    worked = (after.children_user - before.children_user) + (after.children_system - before.children_system)
-    assert min(taken, worked) < 5, (taken, worked)
+
+    def worked(*arguments: str) -> float:
+        before = os.times()
+        asked(*arguments, timeout=600).check()
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert worked("diff", "glm53-flash-gb10", "--upstream", "v0.5.23") < 60 * worked("list")
 
 
 def test_rebase_names_exactly_the_patches_that_need_a_person(cached: Overlay, tmp_path: Path) -> None:
