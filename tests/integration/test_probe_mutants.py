@@ -47,6 +47,11 @@ def test_no_mutant_is_called_fixed_and_variants_are(name: str, patch: str) -> No
     newest = max(other for other in SERIES if patch in read_series(PATCHES / other).names)
     listed = name == newest  # on the others, `overlay patch lint --probes` asks about the lists as well
     (trial,) = try_probes(PROBES, series, sources, tree, only=[patch], listed=listed, remembered=ANSWERS)
-    assert trial.complaints == {}, trial.complaints
-    assert trial.of("mutant") or not listed
-    assert trial.of("variant") or not listed
+    if listed:
+        assert trial.complaints == {}, trial.complaints
+        assert trial.of("mutant")
+        assert trial.of("variant")
+    else:  # lint's share is of all variants; of the five that are made, one may be unknown
+        assert not trial.unfit
+        assert not [outcome for outcome in trial.outcomes if outcome.wrong]
+        assert trial.share >= 4 / 5
