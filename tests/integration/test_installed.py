@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,10 +16,34 @@ from tests.conftest import ROOT, Overlay
 from tests.integration.conftest import needed_program, run_program
 
 COMPLETION = ROOT / "completion"
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
+IMPORT_ALL = """
+import importlib, pkgutil, builder
+for module in pkgutil.walk_packages(builder.__path__, "builder."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
 
 
-def test_the_wheel_holds_manual_pages_completion_and_data(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
+def interpreters() -> list[str]:
+    """Each supported Python that is on PATH or below pyenv's directory, by version, and runs."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = []
+    for version in SUPPORTED:
+        own = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python{version}"))]
+        for path in filter(None, [shutil.which(f"python{version}"), *own]):
+            asked = subprocess.run([path, "-m", "venv", "--help"], capture_output=True, check=False)
+            if asked.returncode == 0:
+                found.append(path)
+                break
+    return found
+
+
+@pytest.fixture(scope="module")
+def own_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this work tree."""
+    directory = tmp_path_factory.mktemp("wheel")
+    tree = directory / "tree"
     listed = run_program(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT
     ).splitlines()
@@ -26,10 +51,35 @@ def test_the_wheel_holds_manual_pages_completion_and_data(tmp_path: Path) -> Non
         if (ROOT / name).is_file() and not name.startswith(("tests/", "benchmarks/")):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tree / name)
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", str(tmp_path)]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", str(directory)]
     run_program([sys.executable, "-m", "pip", "wheel", *options, str(tree)])
-    (wheel,) = tmp_path.glob("*.whl")
-    names = {name.partition(".data/data/")[2] or name for name in zipfile.ZipFile(wheel).namelist()}
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_the_wheel_runs_on_each_python_that_is_here(python: str, own_wheel: Path, tmp_path: Path) -> None:
+    run_program([python, "-m", "venv", str(tmp_path / "venv")])
+    programs = tmp_path / "venv" / "bin"
+    options = ["--quiet", "--disable-pip-version-check"]
+    run_program([str(programs / "python"), "-m", "pip", "install", *options, str(own_wheel)])
+    environment = {"OVERLAY_CACHE": str(tmp_path / "cache"), "OVERLAY_ROOT": str(ROOT)}
+    overlays = json.loads(run_program([str(programs / "overlay"), "list", "--json"], environment=environment))
+    assert "glm53-flash-gb10" in {overlay["name"] for overlay in overlays}
+    run_program([str(programs / "python"), "-c", IMPORT_ALL], cwd=tmp_path)
+
+
+def test_the_wheel_says_which_pythons_it_is_for(own_wheel: Path) -> None:
+    with zipfile.ZipFile(own_wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        said = archive.read(name).decode().partition("\n\n")[0].splitlines()
+    assert {f"Classifier: Programming Language :: Python :: {version}" for version in SUPPORTED} <= set(said)
+    labels = {line.partition(": ")[2].partition(",")[0] for line in said if line.startswith("Project-URL")}
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} <= labels
+
+
+def test_the_wheel_holds_manual_pages_completion_and_data(own_wheel: Path) -> None:
+    names = {name.partition(".data/data/")[2] or name for name in zipfile.ZipFile(own_wheel).namelist()}
     assert {
         "share/man/man1/overlay.1",
         "share/man/man1/overlay-build.1",
