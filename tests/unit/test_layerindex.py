@@ -308,7 +308,7 @@ def patched_header(name: str, at: int, value: bytes) -> bytes:
     [
         (patched_header("a", 124, b"\xff" * 12), "negative"),
         (patched_header("a", 124, b"77777777777\0"), "ends early"),
-        (patched_header("a", 124, b"\x80" + b"\xff" * 11), "ends early"),
+        (patched_header("a", 124, b"\x80" + b"\xff" * 11), "too large"),
         (patched_header("a", 124, b"12x45678901\0"), "cannot be read"),
         (patched_header("a", 108, b"-0000001"), "cannot be read"),
         (patched_header("a", 156, b"Z"), "unknown kind"),
