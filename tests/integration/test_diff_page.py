@@ -38,7 +38,7 @@ def large_report() -> Report:
         _judgement(name, target.name, next(words)) for name, target in itertools.product(names, targets)
     ]
     subject = Subject("demo", "1", "v0.5.20", None, upstream, Series("v0.5.20", patches))
-    return Report(subject, targets, tuple(judgements), {})
+    return Report(subject, targets, tuple(judgements))
 
 
 def _judgement(patch: str, target: str, word: Word) -> Judgement:
