@@ -83,7 +83,7 @@ def runner(prepared: Overlay, checkout: Path, base: FleetBase, registry: Registr
         }
         path.write_text(yaml.safe_dump(spec, sort_keys=False))
     (checkout.parent / "runner").mkdir()
-    meanings = {IMAGE: registry.repository("patched"), BEFORE: ""}
+    meanings = {IMAGE: registry.repository("patched"), BEFORE: "", "github.token": "of-this-run"}
     return Runner(checkout, checkout.parent / "runner", clean(prepared.environment), meanings)
 
 
