@@ -411,13 +411,13 @@ def test_a_base_in_a_layout_is_refused_by_the_docker_engine(bench: Bench, small_
 def test_a_series_that_removes_files_is_refused_by_the_docker_engine(
     bench: Bench, upstream_repository: Path, run_git: Callable[..., bytes]
 ) -> None:
-    run_git("rm", "--quiet", "python/sglang/bench_serving.py", cwd=upstream_repository)
+    run_git("rm", "--quiet", "python/sglang/check_env.py", cwd=upstream_repository)
     diff = run_git("diff", "--cached", "--full-index", "--no-color", cwd=upstream_repository)
     run_git("reset", "--quiet", "--hard", cwd=upstream_repository)
     add_overlay(bench.overlay, "remover", {"remove-file": mail("Remove a file", diff)})
     refused = bench.build("--engine", "docker", name="remover").check(2)
     assert "COPY cannot" in refused.err
-    assert "bench_serving.py" in refused.err
+    assert "check_env.py" in refused.err
 
 
 def test_a_base_in_the_engine_that_is_not_the_bases_is_refused(bench: Bench) -> None:
