@@ -28,6 +28,7 @@ from builder.authoring.importing import Imported, Wish, import_pieces, squash
 from builder.authoring.lint.finding import Finding
 from builder.authoring.refresh import check_complete, difference, refresh_file
 from builder.authoring.skeleton import DEFAULT_AUTHOR, patch_head
+from builder.authoring.sound import check_sound
 from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
 from builder.authoring.worktree import RESCUED, WorkTree
 from builder.cli.completion import complete_patch, complete_series
@@ -102,8 +103,8 @@ def import_(
 ) -> None:
     """Add patches to a series: a git mailbox, a diff, a quilt directory, or commits of a repository.
 
-    They are put on top of the series on its release, so that what is written is known to apply; files that
-    the release lacks are dropped by the spec's rules, and listed.
+    They are put on top of the series on its release, so that what is written is known to apply and to be
+    Python still; files that the release lacks are dropped by the spec's rules, and listed.
     """
     home = find_home(find_root(root), series)
     if not dry_run:
@@ -115,9 +116,11 @@ def import_(
         raise UsageError(f"--name is for one patch, and there are {len(pieces)}", hint="or --squash them")
     upstream = _upstream(home, source, upstream_url, wheel)
     imported = import_pieces(home, upstream, pieces, Wish(name, author, status, bugs, origin, strip))
+    now = [(patch, home.path(patch).read_bytes()) for patch in home.order()]
+    longer = [*now, *((one.name, one.data) for one in imported)]
+    _check_sound(home, upstream, longer, [one.name for one in imported], "mend the patch")
     if not dry_run:
-        now = [(patch, home.path(patch).read_bytes()) for patch in home.order()]
-        home.write([*now, *((one.name, one.data) for one in imported)])
+        home.write(longer)
     _say_imported(imported, as_json)
 
 
@@ -312,8 +315,11 @@ def refresh(
     for one in exported:
         if one.changed:
             print_line(difference(one))
+    written = [(one.name, one.data) for one in exported]
+    place = f"mend it in {worktree.path}" if from_worktree else f"mend {home.path(patch)}"
+    _check_sound(home, upstream, written, [patch], f"{place}, and refresh it again")
     if not dry_run:
-        gone = home.write([(one.name, one.data) for one in exported])
+        gone = home.write(written)
         if from_worktree:
             worktree.mark_exported(series_key(home, upstream))
         _say_exported(exported, as_json=False, gone=gone)
@@ -383,6 +389,13 @@ def _upstream(home: Home, source: str, url: str | None, wheel: Path | None) -> U
         return pinned_upstream(home, cache_path(), source=source, url=url, wheel=wheel, progress=progress)
     finally:
         progress.close()
+
+
+def _check_sound(
+    home: Home, upstream: Upstream, patches: Sequence[tuple[str, bytes]], names: Sequence[str], hint: str
+) -> None:
+    for note in check_sound(home, upstream, patches, names, cache_path(), hint=hint):
+        warn(note)
 
 
 def _worktree(home: Home) -> WorkTree:

@@ -341,10 +341,9 @@ def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cac
     checker.save()
     if blamed:
         patch, flaw = blamed[0]
-        line = f", line {flaw.line}" if flaw.line else ""
         raise unsound_error(
             blamed,
-            where=f"{tree.path}: {patch}, {flaw.path}{line}",
+            where=f"{tree.path}: {patch}, {flaw.place}",
             hint="mend the commit there (git commit --fixup, git rebase -i --autosquash), then --continue",
             facts={"worktree": str(tree.path)},
         )

@@ -56,8 +56,13 @@ class Flaw:
     name: str
     what: str
 
+    @property
+    def place(self) -> str:
+        """The file, and the line where there is one."""
+        return f"{self.path}, line {self.line}" if self.line else self.path
+
     def __str__(self) -> str:
-        return f"{self.path}{f', line {self.line}' if self.line else ''}: {self.what}"
+        return f"{self.place}: {self.what}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.apply import AppliedSeries
@@ -97,6 +97,36 @@ def check_whole(
     return blamed, sound.notes
 
 
+def check_written(
+    applied: AppliedSeries, names: Collection[str], under: Tree, checker: Checker, *, hint: str
+) -> tuple[str, ...]:
+    """Patches that are about to be written must break nothing.
+
+    Args:
+        applied: the series with them.
+        names: theirs; what another patch of the series breaks is a note.
+        under, checker: as for :func:`check_each`.
+        hint: how it is mended.
+
+    Returns:
+        Notes, and what the patches are allowed to break.
+
+    Raises:
+        PatchConflict: one of them breaks something.
+    """
+    blamed, notes = check_whole(changes_of(applied), under, checker)
+    if ours := [(patch, flaw) for patch, flaw in blamed if patch in names]:
+        patch, flaw = ours[0]
+        raise unsound_error(ours, where=f"{patch}, {flaw.place} when patched", hint=hint)
+    others = (f"{patch}: {flaw.kind}: {flaw}" for patch, flaw in blamed)
+    allowed = (
+        f"{report.patch.name}: may break {name}: {ALLOW}: {kind}"
+        for report in applied.reports
+        for kind, name in sorted(report.patch.allows if report.patch.name in names else ())
+    )
+    return (*notes, *others, *allowed)
+
+
 def without(flaws: Sequence[Flaw], allowed: frozenset[tuple[str, str]]) -> tuple[Flaw, ...]:
     """The flaws that are not allowed."""
     return tuple(flaw for flaw in flaws if (flaw.kind, flaw.name) not in allowed)
@@ -143,7 +173,6 @@ def check_series(applied: AppliedSeries, under: Tree, checker: Checker) -> tuple
     blamed, notes = check_whole(changes_of(applied), under, checker)
     if blamed:
         patch, flaw = blamed[0]
-        line = f", line {flaw.line}" if flaw.line else ""
-        where = f"patches/{applied.series.name}/{patch}.patch, {flaw.path}{line} when patched"
+        where = f"patches/{applied.series.name}/{patch}.patch, {flaw.place} when patched"
         raise unsound_error(blamed, where=where, hint=f"mend it: overlay patch edit {applied.series.name}")
     return notes

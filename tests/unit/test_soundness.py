@@ -12,7 +12,7 @@ from builder.probe.trees import MappingTree
 from builder.soundness.check import Checker, Soundness
 from builder.source import SourceFile
 from tests.unit.lab import Lab, overlay, write_root
-from tests.unit.workshop import Workshop, rules, workshop
+from tests.unit.workshop import Ran, Workshop, rules, workshop
 
 __all__ = ["workshop"]
 
@@ -466,3 +466,75 @@ def test_an_allowance_has_a_kind_a_name_and_a_reason(
     trailers = f"Upstream-Status: Pending\nOverlay-Allow: {value}"
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"), trailers=trailers)
     assert rules(json.loads(workshop("patch", "lint", "--json").out)["findings"]) == found
+
+
+def brought(workshop: Workshop, line: str) -> Ran:
+    """``patch import`` of a diff that changes a line of ``demo.py``, and what it ended in."""
+    diff = workshop.directory / "fix.diff"
+    diff.write_text(
+        "--- a/python/sglang/demo.py\n+++ b/python/sglang/demo.py\n@@ -3,3 +3,3 @@\n \n"
+        f"-    b = 2\n+    {line}\n     return a + b\n"
+    )
+    return workshop("patch", "import", "demo", diff)
+
+
+def test_import_refuses_what_would_not_run_and_writes_nothing(workshop: Workshop) -> None:
+    before = workshop.bytes()
+    ran = brought(workshop, "b = get_b()")
+    assert ran.code == 3
+    assert ran.error
+    assert "fix, python/sglang/demo.py, line 4" in ran.error.where
+    assert "get_b is not defined" in ran.error.found
+    assert workshop.bytes() == before
+    assert brought(workshop, "b = f(x=1, x=2)").code == 3
+    assert brought(workshop, "b = f(x=1, y=2)").code == 0
+
+
+def test_import_names_what_another_patch_breaks_and_goes_on(workshop: Workshop) -> None:
+    workshop.add("one", ("python/sglang/other.py", "X = 1", "X = get_x()"))
+    ran = brought(workshop, "b = 3")
+    assert ran.code == 0
+    assert "warning: one: undefined-name: python/sglang/other.py, line 3: get_x is not defined" in ran.out
+    assert workshop.names() == ["one", "fix"]
+
+
+def test_what_a_later_patch_of_an_import_puts_right_is_no_finding(workshop: Workshop, tmp_path: Path) -> None:
+    quilt = tmp_path / "quilt"
+    workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"))
+    workshop.add("two", ("python/sglang/demo.py", "def f", "def get_b(): return 1\n\n\ndef f"))
+    workshop.series.rename(quilt)
+    workshop.series.mkdir()
+    (workshop.series / "series").write_text("")
+    assert workshop("patch", "import", "demo", quilt).code == 0
+
+
+def test_refresh_refuses_what_its_patch_breaks(workshop: Workshop) -> None:
+    path = workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"))
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b"+    b = 3", b"+    b = get_b()"))
+    before = workshop.bytes()
+    for options in ([], ["--dry-run"]):
+        ran = workshop("patch", "refresh", "demo", "one", *options)
+        assert ran.code == 3
+        assert ran.error
+        assert "one, python/sglang/demo.py, line 4" in ran.error.where
+        assert f"mend {path}" in ran.error.hint
+    assert workshop.bytes() == before
+    allowed = b"Upstream-Status: Pending\nOverlay-Allow: undefined-name get_b [a loader makes it]"
+    path.write_bytes(path.read_bytes().replace(b"Upstream-Status: Pending", allowed))
+    ran = workshop("patch", "refresh", "demo", "one")
+    assert ran.code == 0
+    assert "warning: one: may break get_b: Overlay-Allow: undefined-name" in ran.out
+
+
+def test_refresh_from_the_work_tree_refuses_what_its_patch_breaks(workshop: Workshop) -> None:
+    workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"))
+    tree = Path(workshop("patch", "edit", "demo").out.split()[1])
+    demo = tree / "python/sglang/demo.py"
+    demo.write_text(demo.read_text().replace("b = 3", "b = get_b()"))
+    before = workshop.bytes()
+    assert workshop("patch", "refresh", "demo", "one").code == 3
+    assert workshop.bytes() == before
+    demo.write_text(demo.read_text().replace("b = get_b()", "b = 4"))
+    assert workshop("patch", "refresh", "demo", "one").code == 0
+    assert b"+    b = 4" in workshop.path("one").read_bytes()
