@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from builder.apply import apply_series
-from builder.gitstore import GitStore
-from builder.series import read_series
-from builder.source import SourceFile
+from builder.patch.apply import apply_series
+from builder.patch.series import read_series
+from builder.source.files import SourceFile
+from builder.source.git import GitStore
 
 series = read_series(Path(sys.argv[1]))
 repository = GitStore(Path(sys.argv[2]) / ".git")

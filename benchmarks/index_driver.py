@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from builder.image.layerindex import index_layer
-from builder.image.model import Descriptor, open_chunks, verified
+from builder.oci.layer_index import index_layer
+from builder.oci.model import Descriptor, open_chunks, verified
 
 blob, media_type, digest, size, diff_id, cache = sys.argv[1:]
 descriptor = Descriptor(media_type, digest, int(size))

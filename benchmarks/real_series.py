@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from builder.gitstore import GitStore
-from builder.releases import known_releases, release_upstream, releases_after
-from builder.root import cache_path
-from builder.upstream import resolve_upstream
+from builder.project.project import cache_path
+from builder.project.releases import known_releases, release_upstream, releases_after
+from builder.source.git import GitStore
+from builder.source.upstream import resolve_upstream
 
 NAME = "real"
 PATCHES = 31

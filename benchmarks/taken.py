@@ -19,20 +19,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from builder.apply import try_series
-from builder.judging.evidence import TextEvidence
-from builder.judging.normal import Steps, normal_form
-from builder.judging.outline import Definition, Outline, parse_source
-from builder.judging.scratch import open_scratch
-from builder.judging.text import merge_series
-from builder.judging.verdict import decide
-from builder.patch import Patch, parse_patch
-from builder.placing import split_lines
-from builder.releases import known_releases
-from builder.root import cache_path
-from builder.series import Series
-from builder.source import SourceFile
-from builder.upstream import Upstream, resolve_upstream
+from builder.patch.apply import try_series
+from builder.patch.definitions import Definition, Outline, parse_source
+from builder.patch.hunks import split_lines
+from builder.patch.patch import Patch, parse_patch
+from builder.patch.series import Series
+from builder.project.project import cache_path
+from builder.project.releases import known_releases
+from builder.retire.evidence import TextEvidence
+from builder.retire.normal_form import Steps, normal_form
+from builder.retire.text import merge_series
+from builder.retire.verdict import decide
+from builder.source.files import SourceFile
+from builder.source.merge_tree import open_scratch
+from builder.source.upstream import Upstream, resolve_upstream
 
 ROOT = "python/sglang/srt/"
 MOST_LINES = 40

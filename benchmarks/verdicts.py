@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import taken
-from builder.gitstore import git_environment
-from builder.patch import Patch
+from builder.patch.patch import Patch
+from builder.source.git import git_environment
 from tests.conftest import ROOT
 from tests.unit.lab import Lab
 from tests.unit.lies import CASES, Case

@@ -27,3 +27,14 @@ def printable(text: str, *, colors: bool = True) -> str:
 
 def _written_out(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Such as ``1 hunk`` or ``2 patches``.
+
+    Args:
+        number: how many.
+        noun: for one.
+        plural: for any other number; empty where the noun takes an ``s``.
+    """
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from builder import manifest, spec
 from builder.cli.reference import man_pages, markdown, read_pages
+from builder.project import spec
+from builder.record import manifest
 
 
 def documents() -> dict[str, str]:

@@ -11,14 +11,14 @@ import click
 
 from builder.cli.options import platform_option, root_option
 from builder.cli.output import Progress, json_option, print_fact, print_json, print_table, warn
-from builder.image.model import Platform
-from builder.image.reference import parse_location
-from builder.root import Root, find_root
+from builder.oci.model import Platform
+from builder.oci.reference import parse_location
+from builder.project.project import Root, find_root
 
 if TYPE_CHECKING:
-    from builder.attest.attach import Attached
-    from builder.base import Base
-    from builder.image.model import ImageSource
+    from builder.base.image import Base
+    from builder.oci.model import ImageSource
+    from builder.publish.attach import Attached
 
 _EXAMPLES = """\b
 Examples:
@@ -46,10 +46,10 @@ def command(
 
     Provenance, the applied patches and a CycloneDX document, as OCI referrers. Twice is as once.
     """
-    from builder.attest.attach import list_attached
-    from builder.image.location import identifier_of, open_source
-    from builder.image.registry import Network
-    from builder.trust.subject import open_image, open_images
+    from builder.oci.registry.client import Network
+    from builder.oci.registry.location import identifier_of, open_source
+    from builder.publish.attach import list_attached
+    from builder.verify.layered import open_image, open_images
 
     location = parse_location(image)
     progress = Progress()
@@ -81,11 +81,11 @@ def command(
 
 
 def _attach(source: ImageSource, image: Base, home: Root, sign_key: Path | None, progress: Progress) -> None:
-    from builder.attest.attach import attach_documents, attest_image
+    from builder.publish.attach import attach_documents, attest_image
 
     key: Any = None
     if sign_key is not None:
-        from builder.attest.signature import read_signing_key
+        from builder.record.signature import read_signing_key
 
         key = read_signing_key(sign_key)
     patches = _patches_at_hand(home)

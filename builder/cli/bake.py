@@ -7,18 +7,18 @@ from pathlib import Path
 
 import click
 
-from builder.bakefile import Target, write_bake_file
-from builder.build import Sources
+from builder.build.pipeline import Sources
 from builder.cli.options import root_option
 from builder.cli.output import Progress, json_option, print_json, print_line, print_table, warn
-from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
-from builder.fleet import Workshop, plan_row
-from builder.image.location import open_source
-from builder.image.model import Platform
-from builder.image.reference import LayoutReference, parse_location
-from builder.matrix import Skipped, read_row
-from builder.root import cache_path, find_root
+from builder.oci.model import Platform
+from builder.oci.reference import LayoutReference, parse_location
+from builder.oci.registry.location import open_source
+from builder.project.project import cache_path, find_root
+from builder.publish.buildx import Target, write_bake_file
+from builder.publish.fleet import Workshop, plan_row
+from builder.publish.matrix import Skipped, read_row
+from builder.publish.push import DEFAULT_TAG, Delivery
 
 _EXAMPLES = """\b
 Examples:
@@ -63,7 +63,7 @@ def command(
 
     Everything is checked as in a build; each context then holds all that BuildKit needs but the base.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     home = find_root(root)
     repository = _repository(push)

@@ -9,10 +9,10 @@ import click
 from builder.cli.options import root_option
 from builder.cli.output import Progress, json_option, print_json, print_line, warn
 from builder.errors import UsageError
-from builder.image.model import Platform
-from builder.image.reference import parse_location
-from builder.root import Root, cache_path, find_root
-from builder.spec import Wheel, read_spec
+from builder.oci.model import Platform
+from builder.oci.reference import parse_location
+from builder.project.project import Root, cache_path, find_root
+from builder.project.spec import Wheel, read_spec
 
 
 @click.group("base", epilog="Example: overlay base wheel sglang==0.5.20 --output oci:base")
@@ -61,9 +61,9 @@ def wheel(
 
     Sources are where the real images have them, found through an editable install's .pth file.
     """
-    from builder.image.location import open_sink
-    from builder.image.registry import Network
-    from builder.wheelbase import write_wheel_base
+    from builder.base.wheelbase import write_wheel_base
+    from builder.oci.registry.client import Network
+    from builder.oci.registry.location import open_sink
 
     location = parse_location(output)
     if location.digest:
@@ -96,7 +96,7 @@ def wheel(
 
 def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, progress: Progress) -> Path:
     """The wheel's file, as given or downloaded; held to the SHA-256 that is given or pinned."""
-    from builder.wheel import check_wheel, download_wheel
+    from builder.source.wheel import check_wheel, download_wheel
 
     pinned = _pin(requirement, sha256, root)
     if file is None:
@@ -117,7 +117,7 @@ def _wheel(requirement: str, sha256: str | None, file: Path | None, root: Root, 
 
 def _pinned(root: Root) -> dict[str, Wheel]:
     """The wheels that the table of releases and the specs pin, by requirement."""
-    from builder.releases import known_releases
+    from builder.project.releases import known_releases
 
     pins = [pin.wheel for pin in known_releases(root.path).values()]
     pins += [read_spec(root.spec_path(name)).upstream.wheel for name in root.names()]

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder.build.result import Finished, Report, locked, pushed_before
+from builder.build.reuse import Asked, keep, recall, watch
 from builder.cli.options import lock_option, name_argument, root_option, sandbox_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
-from builder.deliver import (
+from builder.errors import UsageError
+from builder.oci.model import Platform
+from builder.oci.reference import LayoutReference, Reference, parse_location
+from builder.project.lock import Lock, check_writable, read_lock, update_lock
+from builder.project.project import Root, cache_path, find_root
+from builder.publish.push import (
     DEFAULT_TAG,
     Delivered,
     Delivery,
@@ -19,19 +26,12 @@ from builder.deliver import (
     deliver,
     deliver_from_engine,
 )
-from builder.errors import UsageError
-from builder.finished import Finished, Report, locked, pushed_before
-from builder.image.model import Platform
-from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.lock import Lock, check_writable, read_lock, update_lock
-from builder.recall import Asked, keep, recall, watch
-from builder.root import Root, cache_path, find_root
 
 # The steps of a build are imported where they are taken: what was built before needs none.
 if TYPE_CHECKING:
-    from builder.bake import Plan
-    from builder.build import Built, Planned
-    from builder.image.registry import Network
+    from builder.build.pipeline import Built, Planned
+    from builder.build.plan import Plan
+    from builder.oci.registry.client import Network
 
 _EXAMPLES = """\b
 Examples:
@@ -149,7 +149,7 @@ def command(
 
     The base is named by digest. Every file to be patched must be, in the base, what the series was made for.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     targets = _targets(push, output)
     writes = not dry_run and bool(targets or load or engine == "docker")
@@ -203,7 +203,7 @@ class Job:
     Args:
         home, cache, lock: where overlays are, the user's cache, and the overlay's lock.
         name, base, platforms: of what, and on what.
-        sources: kind, address and file of the pinned source (see :class:`builder.build.Sources`).
+        sources: kind, address and file of the pinned source (see :class:`builder.build.pipeline.Sources`).
         delivery: where it goes.
         engine, network: what bakes it, and what RUN sees of the network.
         writes: whether anything is written.
@@ -282,7 +282,7 @@ def _recalled(job: Job, registries: Network) -> Outcome | None:
 
 def _built(job: Job, registries: Network) -> Outcome:
     """Every step, from the spec on."""
-    from builder.build import Request, Sources, bake_images, finish, plan_overlay, report_of
+    from builder.build.pipeline import Request, Sources, bake_images, finish, plan_overlay, report_of
 
     platforms = [Platform.parse(text) for text in job.platforms]
     request = Request(
@@ -381,14 +381,14 @@ def _check_usage(engine: str, *, writes: bool, dry_run: bool, check: bool, sever
 def _read_key(path: Path | None) -> Any:
     if path is None:
         return None
-    from builder.attest.signature import read_signing_key
+    from builder.record.signature import read_signing_key
 
     return read_signing_key(path)
 
 
 def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> None:
     """Compare with a second build, where one is asked for, and with what the lock records."""
-    from builder.reproduce import compare_builds, compare_with_lock, reproduction_error
+    from builder.build.check import compare_builds, compare_with_lock, reproduction_error
 
     if again is not None and (differences := compare_builds(built, again())):
         raise reproduction_error(differences, "two builds of the same inputs differ")
@@ -397,8 +397,8 @@ def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> 
 
 
 def _build_in_engine(planned: Planned, job: Job, registries: Network) -> Delivered:
-    from builder.engine.bake import bake_in_engine
-    from builder.engine.connection import connect
+    from builder.publish.docker_engine.bake import bake_in_engine
+    from builder.publish.docker_engine.connection import connect
 
     if len(planned.plans) != 1:
         raise UsageError("a Docker Engine bakes one platform at a time", hint="choose one with --platform")

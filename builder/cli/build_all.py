@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from builder.build import Sources
+from builder.build.pipeline import Sources
 from builder.cli.options import root_option, sandbox_option
 from builder.cli.output import Progress, json_option, print_error, print_json, print_line, print_table, warn
-from builder.deliver import DEFAULT_TAG, Delivery
 from builder.errors import UsageError
-from builder.fleet import Outcome, Workshop, build_many
-from builder.image.model import Platform
-from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.root import cache_path, find_root
+from builder.oci.model import Platform
+from builder.oci.reference import LayoutReference, Reference, parse_location
+from builder.project.project import cache_path, find_root
+from builder.publish.fleet import Outcome, Workshop, build_many
+from builder.publish.push import DEFAULT_TAG, Delivery
 
 _EXAMPLES = """\b
 Examples:
@@ -71,7 +71,7 @@ def command(
     One that fails does not stop the others; the exit code is then that of the first that failed. Overlays
     whose spec pins no base are skipped, which is a usage error for those that are named.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     targets = _targets(push, output)
     home = find_root(root)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from builder.cache import Entry, damaged, list_entries, prune
 from builder.cli.output import json_option, print_json, print_line, print_table
-from builder.root import cache_path, state_path
+from builder.project.cache import Entry, damaged, list_entries, prune
+from builder.project.project import cache_path, state_path
 
 _DAY = 24 * 3600.0
 

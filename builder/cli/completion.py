@@ -6,8 +6,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from builder.errors import OverlayError
-from builder.root import find_root
-from builder.series import read_series_file
+from builder.patch.series import read_series_file
+from builder.project.project import find_root
 
 IMAGE_TREE = "image:"  # how `overlay probe` names the source inside an image
 
@@ -24,7 +24,7 @@ def complete_series(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_tree(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Trees for ``overlay probe``: known releases, overlays, images and directories."""
-    from builder.releases import known_releases
+    from builder.project.releases import known_releases
 
     try:
         root = find_root(ctx.params.get("root"))
@@ -51,8 +51,8 @@ def complete_patch(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def _series_of(root: object, overlay: str | None) -> str | None:
     """The series of the overlay on the line, for ``overlay show NAME PATCH``."""
-    from builder.root import Root
-    from builder.spec import read_spec
+    from builder.project.project import Root
+    from builder.project.spec import read_spec
 
     if overlay is None or not isinstance(root, Root):
         return None

@@ -11,18 +11,18 @@ import click
 from builder.cli.options import accept_text_option, complete_overlay, root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
-from builder.wording import counted
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from builder.judging.compare import Difference
-    from builder.judging.judge import Judgement, Report, Subject
-    from builder.judging.memory import Change
-    from builder.judging.retire import Retirement
-    from builder.judging.target import Target
-    from builder.root import Root
-    from builder.spec import Spec
+    from builder.project.project import Root
+    from builder.project.spec import Spec
+    from builder.retire.compare import Difference
+    from builder.retire.evaluate import Judgement, Report, Subject
+    from builder.retire.last_seen import Change
+    from builder.retire.retire import Retirement
+    from builder.source.revision import Target
 
 _COLORS = {
     "merged": "cyan",
@@ -110,7 +110,7 @@ def command(
     Without --upstream, an overlay is judged on its own pin; two overlays (or applied-patch manifests of two
     images) are compared with each other.
     """
-    from builder.root import find_root
+    from builder.project.project import find_root
 
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other")
@@ -131,14 +131,14 @@ def command(
     found = _changes(reports, home)
     retired = _retire(reports, home, dry_run) if retire else None
     if html is not None:
-        from builder.judging.page import render_page
-        from builder.wholefile import write_whole
+        from builder.project.whole_file import write_whole
+        from builder.retire.page import render_page
 
         write_whole(html, render_page(reports).encode())
     if as_json:
         _print_json(reports, found, retired)
     elif markdown:
-        from builder.judging.markdown import render_markdown
+        from builder.retire.markdown import render_markdown
 
         click.echo("\n".join(render_markdown(report) for report in reports), nl=False)
     else:
@@ -155,10 +155,10 @@ def _judge_all(
     accept_text: tuple[str, ...],
     timeout: float | None,
 ) -> list[Report]:
-    from builder.judging.judge import check_accept_text, judge
-    from builder.judging.subject import read_subject
-    from builder.releases import known_releases
-    from builder.root import cache_path
+    from builder.project.project import cache_path
+    from builder.project.releases import known_releases
+    from builder.retire.evaluate import check_accept_text, judge
+    from builder.retire.selection import read_subject
 
     progress, cache = Progress(), cache_path()
     reports = []
@@ -196,29 +196,29 @@ def _targets(
     root: Path,
     progress: Progress,
 ) -> list[Target]:
-    from builder.judging.subject import find_targets
+    from builder.retire.selection import find_targets
 
     found: list[Target] = []
     if upstreams or not images:
         asked = partial(find_targets, spec, subject, upstreams, cache, url=url, source=source)
         found = asked(root=root, history=history, progress=progress)
     if images:
-        from builder.judging.imagetree import upstream_image_target
+        from builder.retire.image_tree import upstream_image_target
 
         found += [upstream_image_target(image, cache, progress.transfer, warn) for image in images]
     return found
 
 
 def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:
-    from builder.judging.memory import changes
-    from builder.lock import read_lock
+    from builder.project.lock import read_lock
+    from builder.retire.last_seen import changes
 
     return {r.subject.name: changes(r, read_lock(home.locks(r.subject.name))) for r in reports}
 
 
 def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], home: Root) -> int:
-    from builder.judging.memory import exit_code, remember
-    from builder.lock import update_lock
+    from builder.project.lock import update_lock
+    from builder.retire.last_seen import exit_code, remember
 
     for report in reports:
         name = report.subject.name
@@ -227,7 +227,7 @@ def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], home
 
 
 def _retire(reports: list[Report], home: Root, dry_run: bool) -> list[Retirement]:
-    from builder.judging.retire import plan_retirement, retire
+    from builder.retire.retire import plan_retirement, retire
 
     plans = [plan_retirement(report, home) for report in reports]
     if not dry_run:
@@ -297,7 +297,7 @@ def _print_report(report: Report, there: Collection[str]) -> None:
 
 def _print_next(subject: Subject, target: str, there: Collection[str]) -> None:
     """The command that carries the series to the release that was asked about, where it is a newer one."""
-    from builder.releases import release_order
+    from builder.project.releases import release_order
 
     order = release_order(target)
     if order[0] and order > release_order(subject.release):
@@ -358,8 +358,8 @@ def _painted(judgement: Judgement) -> str:
 
 
 def _show_difference(names: tuple[str, ...], home: Root, as_json: bool, markdown: bool) -> None:
-    from builder.judging.compare import compare, read_side
-    from builder.root import cache_path
+    from builder.project.project import cache_path
+    from builder.retire.compare import compare, read_side
 
     progress = Progress()
     read = partial(read_side, transfer=progress.transfer, warn=warn)

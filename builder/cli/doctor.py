@@ -9,7 +9,11 @@ import click
 
 from builder.cli.options import root_option
 from builder.cli.output import json_option, paint, print_json, print_line, warn
-from builder.doctor import (
+from builder.errors import UsageError
+from builder.oci.reference import Reference, parse_location
+from builder.project.project import Root, cache_path, find_root
+from builder.project.spec import read_spec
+from builder.publish.doctor import (
     Finding,
     State,
     check_cache,
@@ -18,10 +22,6 @@ from builder.doctor import (
     check_registries,
     check_sandbox,
 )
-from builder.errors import UsageError
-from builder.image.reference import Reference, parse_location
-from builder.root import Root, cache_path, find_root
-from builder.spec import read_spec
 
 _COLORS = {State.GOOD: "green", State.MISSING: "yellow", State.BROKEN: "red"}
 
@@ -36,7 +36,7 @@ def command(repositories: tuple[str, ...], offline: bool, root: Path | None, as_
 
     Asks the given repositories, else those that the specs name as bases. Nothing is changed.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     findings = [check_git(), check_cache(cache_path()), check_sandbox(), *check_engine()]
     if not offline:

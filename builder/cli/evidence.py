@@ -6,7 +6,7 @@ import click
 
 from builder.cli.output import Progress, print_json
 from builder.errors import ProbeFailed
-from builder.probe.sources import NamedTree
+from builder.probe.named_trees import NamedTree
 
 
 def show_evidence(kind: str, tree: NamedTree, *, as_json: bool) -> None:

@@ -66,7 +66,7 @@ def told(error: Exception) -> OverlayError:
         Itself when it is one of overlay's; :class:`Unavailable` for a disk, git or memory that fails, and
         :class:`Bug` for the rest.
     """
-    from builder.gitstore import GitError
+    from builder.source.git import GitError
 
     if isinstance(error, OverlayError):
         return error

@@ -9,10 +9,10 @@ import click
 from builder.cli.options import platform_option
 from builder.cli.output import Progress, json_option, print_fact, print_json, print_line, print_table, warn
 from builder.cli.subject import open_subject
-from builder.manifest import Manifest
-from builder.trust.record import Record, find_manifest, other_manifest, read_record
-from builder.trust.subject import LayeredImage, Subject
-from builder.trust.verify import subject_manifest
+from builder.record.manifest import Manifest
+from builder.verify.layered import LayeredImage, Subject
+from builder.verify.read_record import Record, find_manifest, other_manifest, read_record
+from builder.verify.verify import subject_manifest
 
 _EXAMPLES = """\b
 Examples:
@@ -33,7 +33,7 @@ def command(image: str, platform: str | None, full: bool, as_json: bool) -> None
     A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine. These
     are the image's own words; overlay verify holds them against its bytes.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     progress = Progress()
     manifest = None

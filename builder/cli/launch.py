@@ -18,15 +18,15 @@ from builder.launch.images import unseen_images
 from builder.launch.kubernetes import render_statefulset
 from builder.launch.memory import MemoryPlan, Sizes, plan_memory, read_size
 from builder.launch.nodes import Node, read_nodes
+from builder.launch.patched_source import patched_parser
 from builder.launch.server import CACHE, Listening, Rank, Server, Volume, server_arguments
 from builder.launch.shell import render_script
-from builder.launch.sources import patched_parser
 from builder.launch.systemd import render_unit, unit_name
-from builder.lock import read_lock
-from builder.root import cache_path, find_root
-from builder.series import chosen_series
-from builder.spec import read_spec
-from builder.upstream import resolve_upstream
+from builder.patch.series import chosen_series
+from builder.project.lock import read_lock
+from builder.project.project import cache_path, find_root
+from builder.project.spec import read_spec
+from builder.source.upstream import resolve_upstream
 
 _EXAMPLES = """\b
 Examples:
@@ -137,7 +137,7 @@ def command(
 
     Server arguments follow after --. The release must know them; they replace the recommended ones.
     """
-    from builder.image.model import Platform
+    from builder.oci.model import Platform
 
     read = read_nodes(nodes, iface, network)
     home = find_root(root)

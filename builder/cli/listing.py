@@ -9,9 +9,9 @@ import click
 
 from builder.cli.options import root_option
 from builder.cli.output import json_option, print_json, print_table
-from builder.root import find_root
-from builder.series import read_series_file
-from builder.spec import read_spec
+from builder.patch.series import read_series_file
+from builder.project.project import find_root
+from builder.project.spec import read_spec
 
 
 @click.command("list", epilog="Example: overlay list --json")

@@ -11,13 +11,13 @@ import click
 
 from builder.cli.options import root_option
 from builder.cli.output import json_option, print_table, warn
-from builder.deliver import DEFAULT_TAG
 from builder.errors import UsageError
-from builder.image.location import open_source
-from builder.image.model import Platform
-from builder.image.reference import LayoutReference, Reference, parse_location
-from builder.matrix import Row, Skipped, missing_platforms, read_row, unchanged_since
-from builder.root import find_root
+from builder.oci.model import Platform
+from builder.oci.reference import LayoutReference, Reference, parse_location
+from builder.oci.registry.location import open_source
+from builder.project.project import find_root
+from builder.publish.matrix import Row, Skipped, missing_platforms, read_row, unchanged_since
+from builder.publish.push import DEFAULT_TAG
 
 _EXAMPLES = """\b
 Examples:
@@ -59,7 +59,7 @@ def command(
     With --json, one line: `images` has an entry for each overlay and platform, `include` one for each overlay
     with all its platforms, since these go into one image index, which one job must write.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     if not (push or changed_since) and not everything:
         raise UsageError(

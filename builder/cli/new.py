@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from builder.authoring.skeleton import new_overlay
+from builder.author.skeleton import new_overlay
 from builder.cli.options import complete_overlay, root_option
 from builder.cli.output import print_line
 from builder.cli.patch import today
-from builder.root import find_root
+from builder.project.project import find_root
 
 
 @click.command("new", epilog="Example: overlay new my-model --from glm53-flash-gb10")

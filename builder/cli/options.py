@@ -84,7 +84,7 @@ def complete_overlay(ctx: click.Context, param: click.Parameter, incomplete: str
     from click.shell_completion import CompletionItem
 
     from builder.errors import OverlayError
-    from builder.root import find_root
+    from builder.project.project import find_root
 
     try:
         names = find_root(ctx.params.get("root")).names()

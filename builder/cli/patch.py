@@ -11,11 +11,9 @@ from pathlib import Path
 
 import click
 
-from builder.apply import try_series
-from builder.authoring.branch import write_branch
-from builder.authoring.canonical import Draft, write_patches
-from builder.authoring.checkout import holds_current_work, open_worktree, series_key, worktree_of
-from builder.authoring.export import (
+from builder.author.branch import write_branch
+from builder.author.checkout import holds_current_work, open_worktree, series_key, worktree_of
+from builder.author.export import (
     Exported,
     apply_home,
     as_mailbox,
@@ -23,26 +21,28 @@ from builder.authoring.export import (
     export_applied,
     write_directory,
 )
-from builder.authoring.home import Home, find_home, pinned_upstream, series_names
-from builder.authoring.importing import Imported, Wish, import_pieces, squash
-from builder.authoring.lint.finding import Finding
-from builder.authoring.refresh import check_complete, difference, refresh_file
-from builder.authoring.skeleton import DEFAULT_AUTHOR, patch_head
-from builder.authoring.sound import check_sound
-from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
-from builder.authoring.worktree import RESCUED, WorkTree
+from builder.author.importing import Imported, Wish, import_pieces, squash
+from builder.author.inputs import Piece, read_pieces, read_quilt, read_range
+from builder.author.lint.finding import Finding
+from builder.author.refresh import check_complete, difference, refresh_file
+from builder.author.series_directory import Home, find_home, pinned_upstream, series_names
+from builder.author.skeleton import DEFAULT_AUTHOR, patch_head
+from builder.author.sound import check_sound
+from builder.author.worktree import RESCUED, WorkTree
 from builder.cli.completion import complete_patch, complete_series
 from builder.cli.options import root_option, sandbox_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
-from builder.diff import MAX_DIFF_BYTES
 from builder.errors import InvalidInput, PatchConflict, UsageError
-from builder.gitstore import GitStore
-from builder.patch import check_patch_name
+from builder.patch.apply import try_series
+from builder.patch.canonical import Draft, write_patches
+from builder.patch.diff import MAX_DIFF_BYTES
+from builder.patch.patch import check_patch_name
+from builder.printable import counted
 from builder.probe.mutants import Trial
-from builder.root import cache_path, find_root, state_path
-from builder.upstream import Upstream
-from builder.wholefile import write_whole
-from builder.wording import counted
+from builder.project.project import cache_path, find_root, state_path
+from builder.project.whole_file import write_whole
+from builder.source.git import GitStore
+from builder.source.upstream import Upstream
 
 series_argument = click.argument("series", shell_complete=complete_series)
 
@@ -506,11 +506,11 @@ def lint(
     as_json: bool,
 ) -> None:
     """Check series, patches, probes and specs against every rule of docs/formats.md (default: all series)."""
-    from builder.authoring.lint.finding import PROBE_RULES, RELEASE_RULES, RULES
-    from builder.authoring.lint.fixing import fix_texts
-    from builder.authoring.lint.probes import lint_probes
-    from builder.authoring.lint.release import lint_release
-    from builder.authoring.lint.root import excused, lint_root
+    from builder.author.lint.finding import PROBE_RULES, RELEASE_RULES, RULES
+    from builder.author.lint.fixing import fix_texts
+    from builder.author.lint.probes import lint_probes
+    from builder.author.lint.release import lint_release
+    from builder.author.lint.root import excused, lint_root
 
     if rules:
         if as_json:

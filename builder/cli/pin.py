@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.base import Facts
-from builder.build import Sources, choose_bases, patch_upstream, plan_images
+from builder.base.image import Facts
+from builder.build.pipeline import Sources, choose_bases, patch_upstream, plan_images
 from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, print_fact, print_json, print_line, print_table, warn
 from builder.errors import ImageMismatch, UsageError
-from builder.image.model import is_digest
-from builder.image.reference import parse_location
-from builder.lock import Lock, read_lock, update_lock
-from builder.pinning import Moved, Pin, check_pins, check_spec, pin_command, resolve_pin, spec_location
-from builder.root import Root, cache_path, find_root
-from builder.spec import BaseSpec, Spec, read_spec
-from builder.wording import counted
+from builder.oci.model import is_digest
+from builder.oci.reference import parse_location
+from builder.printable import counted
+from builder.project.lock import Lock, read_lock, update_lock
+from builder.project.pin import Moved, Pin, check_pins, check_spec, pin_command, resolve_pin, spec_location
+from builder.project.project import Root, cache_path, find_root
+from builder.project.spec import BaseSpec, Spec, read_spec
 
 if TYPE_CHECKING:
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
 _EXAMPLES = """\b
 Examples:
@@ -58,7 +58,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Resolve a base's tag to the digests of its index and platforms, and write them to the lock."""
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     home = find_root(root)
     spec = read_spec(home.spec_path(name))
@@ -119,7 +119,7 @@ def _print_facts(facts: Facts) -> None:
 
 
 def _resolve(spec: Spec, base_text: str | None, network: Network) -> Pin:
-    from builder.image.location import open_source
+    from builder.oci.registry.location import open_source
 
     if base_text is not None and is_digest(base_text):
         base_text = f"{spec.base.image}@{base_text}"
@@ -136,7 +136,7 @@ def _standing(spec: BaseSpec, platform: str, digest: str) -> str:
 
 
 def _check(spec: Spec, lock: Lock, base_text: str | None, network: Network, as_json: bool) -> None:
-    from builder.image.location import open_source
+    from builder.oci.registry.location import open_source
 
     if base_text is not None:
         raise UsageError("--check is about what the lock pins; it takes no --base", found=base_text)

@@ -11,13 +11,12 @@ from builder.cli.completion import IMAGE_TREE, complete_tree
 from builder.cli.options import root_option, sandbox_option
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
-from builder.printable import printable
-from builder.wording import counted
+from builder.printable import counted, printable
 
 if TYPE_CHECKING:
-    from builder.probe.matrix import Matrix
-    from builder.probe.sources import NamedTree
-    from builder.root import Root
+    from builder.probe.evaluate import Matrix
+    from builder.probe.named_trees import NamedTree
+    from builder.project.project import Root
 
 _COLORS = {"defect": "red", "fixed": "green", "absent": "cyan", "unknown": "yellow"}
 
@@ -79,8 +78,8 @@ def command(
     overlay's pin with its series applied, or the source inside an image (image:REF, image:oci:DIR). The
     answers are defect, fixed, absent (the tree has no such site) and unknown (with the reason).
     """
-    from builder.probe.matrix import ask_all, find_probes
-    from builder.root import cache_path, find_root
+    from builder.probe.evaluate import ask_all, find_probes
+    from builder.project.project import cache_path, find_root
 
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other")
@@ -115,12 +114,12 @@ def command(
 
 
 def _tree(name: str, home: Root, progress: Progress) -> NamedTree:
-    from builder.probe.sources import NamedTree, find_tree, pristine_tree
-    from builder.root import cache_path
+    from builder.probe.named_trees import NamedTree, find_tree, pristine_tree
+    from builder.project.project import cache_path
 
     if not name.startswith(IMAGE_TREE):
         return find_tree(name, home, cache_path(), progress)
-    from builder.judging.imagetree import image_target
+    from builder.retire.image_tree import image_target
 
     target = image_target(name.removeprefix(IMAGE_TREE), cache_path(), progress.transfer, warn)
     tree = pristine_tree(target.upstream)

@@ -13,7 +13,7 @@ from builder.errors import UsageError
 from builder.printable import printable
 
 if TYPE_CHECKING:
-    from builder.judging.rebase import Rebased
+    from builder.retire.rebase import Rebased
 
 
 @click.command(
@@ -76,8 +76,8 @@ def command(
     patch. Nothing is written before every carried patch's probe says defect on the new release and fixed with
     the series; then patches, spec, lock and changelog are written together.
     """
-    from builder.judging.rebase import Settings, abort, resume, start
-    from builder.root import cache_path, find_root, state_path
+    from builder.project.project import cache_path, find_root, state_path
+    from builder.retire.rebase import Settings, abort, resume, start
 
     if sum((onto is not None, go_on, give_up)) != 1:
         raise UsageError("name one of --onto RELEASE, --continue and --abort")

@@ -11,11 +11,11 @@ from builder.cli.completion import complete_patch
 from builder.cli.options import name_argument, root_option
 from builder.cli.output import colors_wanted, json_option, paint, print_json, print_line, print_table
 from builder.errors import InvalidInput
-from builder.patch import Patch
+from builder.patch.patch import Patch
+from builder.patch.series import Series, SkippedPatch, chosen_series
 from builder.printable import printable
-from builder.root import find_root
-from builder.series import Series, SkippedPatch, chosen_series
-from builder.spec import read_spec
+from builder.project.project import find_root
+from builder.project.spec import read_spec
 
 
 @click.command(

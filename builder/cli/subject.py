@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from builder.cli.output import Progress
-from builder.image.model import Platform
-from builder.image.reference import parse_location
-from builder.root import cache_path
+from builder.oci.model import Platform
+from builder.oci.reference import parse_location
+from builder.project.project import cache_path
 
 if TYPE_CHECKING:
-    from builder.image.registry import Network
-    from builder.trust.subject import Subject
+    from builder.oci.registry.client import Network
+    from builder.verify.layered import Subject
 
 
 def is_in_engine(text: str) -> bool:
@@ -36,8 +36,8 @@ def open_subject(text: str, platform: str | None, network: Network, progress: Pr
         Unavailable: a registry or the engine does not answer.
     """
     if is_in_engine(text):
-        from builder.engine.connection import connect
-        from builder.engine.subject import open_container, open_engine_image
+        from builder.publish.docker_engine.connection import connect
+        from builder.publish.docker_engine.inspected import open_container, open_engine_image
 
         scheme, _, name = text.partition(":")
         with connect() as engine:
@@ -49,8 +49,8 @@ def open_subject(text: str, platform: str | None, network: Network, progress: Pr
             with opened as subject:
                 yield subject
         return
-    from builder.image.location import identifier_of, open_source
-    from builder.trust.subject import LayeredImage, open_image
+    from builder.oci.registry.location import identifier_of, open_source
+    from builder.verify.layered import LayeredImage, open_image
 
     location = parse_location(text)
     source = open_source(location, network)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.build import series_of
+from builder.build.pipeline import series_of
 from builder.cli.options import platform_option, root_option
 from builder.cli.output import Progress, json_option, paint, print_fact, print_json, print_line, warn
 from builder.cli.subject import open_subject
 from builder.errors import ImageMismatch, UsageError
-from builder.image.reference import parse_location
-from builder.lock import read_lock
-from builder.root import Root, find_root
-from builder.spec import read_spec
-from builder.trust.verify import (
+from builder.oci.reference import parse_location
+from builder.project.lock import read_lock
+from builder.project.project import Root, find_root
+from builder.project.spec import read_spec
+from builder.verify.verify import (
     BaseLayers,
     Deviation,
     Verified,
@@ -31,9 +31,9 @@ from builder.trust.verify import (
 )
 
 if TYPE_CHECKING:
-    from builder.image.registry import Network
-    from builder.manifest import Manifest
-    from builder.trust.subject import Subject
+    from builder.oci.registry.client import Network
+    from builder.record.manifest import Manifest
+    from builder.verify.layered import Subject
 
 _EXAMPLES = """\b
 Examples:
@@ -76,7 +76,7 @@ def command(
 
     A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine.
     """
-    from builder.image.registry import Network
+    from builder.oci.registry.client import Network
 
     if len(subjects) > 2:
         raise UsageError("verify takes one image or container, or two to compare", found=" ".join(subjects))
@@ -111,9 +111,9 @@ def _verify(subject: Subject, base_text: str | None, network: Network) -> Verifi
 
 
 def _signatures(subject: Subject, manifest: Manifest, key_file: Path) -> Iterator[Deviation]:
-    from builder.attest.attach import check_signatures
-    from builder.attest.signature import read_verifying_key
-    from builder.trust.subject import LayeredImage
+    from builder.publish.attach import check_signatures
+    from builder.record.signature import read_verifying_key
+    from builder.verify.layered import LayeredImage
 
     if not isinstance(subject, LayeredImage):
         raise UsageError(
@@ -127,8 +127,8 @@ def _signatures(subject: Subject, manifest: Manifest, key_file: Path) -> Iterato
 
 def _base_layers(manifest: Manifest, base_text: str | None, network: Network) -> BaseLayers | None:
     """The layers of the base that a manifest names by digest; None for a base that came from a layout."""
-    from builder.image.append import base_config, base_layers, diff_ids
-    from builder.image.location import open_source
+    from builder.oci.append import base_config, base_layers, diff_ids
+    from builder.oci.registry.location import open_source
 
     if base_text is None and "/" not in manifest.base.ref:
         return None

@@ -12,7 +12,7 @@ from builder.evidence.sources import carry
 from builder.evidence.worker import run_worker
 from builder.probe.devices import GB10, SHARED_MEMORY, named
 from builder.probe.harness import Tree
-from builder.temporary import temporary_directory
+from builder.project.temporary import temporary_directory
 
 LOWERING = "builder.evidence.lowering"
 TARGET = "sm_121a"

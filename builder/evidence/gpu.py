@@ -10,7 +10,7 @@ from typing import Any
 from builder.evidence.sources import carry
 from builder.evidence.worker import run_worker
 from builder.probe.harness import Tree
-from builder.temporary import temporary_directory
+from builder.project.temporary import temporary_directory
 
 GATE = "builder.evidence.kernel_gate"
 

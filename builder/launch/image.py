@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from builder.errors import ImageMismatch, UsageError
-from builder.image.model import Platform
-from builder.image.reference import LayoutReference, parse_location
-from builder.lock import Lock
+from builder.oci.model import Platform
+from builder.oci.reference import LayoutReference, parse_location
+from builder.project.lock import Lock
 
 
 def launch_image(text: str | None, name: str, lock: Lock, patchset: str, platform: Platform | None) -> str:

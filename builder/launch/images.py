@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 import re
 
-from builder.judging.dependency import METADATA, PYPROJECT, read_pins
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
-from builder.upstream import Upstream
+from builder.retire.dependency import METADATA, PYPROJECT, read_pins
+from builder.source.upstream import Upstream
 
 PROCESSORS = {"glm5_next": "5.16.1"}
 """The release of transformers that first has a model type's processor, seen in its wheels."""

@@ -1,6 +1,6 @@
 """The memory of one rank: weights, recurrent state and attention KV, before anything is started.
 
-The laws of the state pool are in :mod:`builder.statepool`. What is planned with are the server's own
+The laws of the state pool are in :mod:`builder.launch.state_pool`. What is planned with are the server's own
 arguments, so that the plan and the command line cannot disagree.
 """
 
@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from builder.errors import UsageError
 from builder.launch.arguments import Arguments
-from builder.statepool import DEFAULT_RATIO, Holding, StatePool, state_budget
+from builder.launch.state_pool import DEFAULT_RATIO, Holding, StatePool, state_budget
 
 GROWING_PATCH = "mamba-cache-for-requests"
 MIN_ATTENTION_SHARE = Fraction(1, 4)  # of states and attention KV: what that patch leaves to attention KV

@@ -2,7 +2,7 @@
 
 Mutants are the entries of ``NAME.mutants.yaml``, and the patch without one of its hunks, for each of them.
 Variants are the entries of ``NAME.variants.yaml``, and the definitions that the patch touches in other words
-(:mod:`builder.probe.rewriting`).
+(:mod:`builder.probe.variants`).
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from builder.apply import AppliedSeries, try_series
-from builder.diff import FileDiff, Hunk
 from builder.errors import InvalidInput
-from builder.patch import Patch
+from builder.patch.apply import AppliedSeries, try_series
+from builder.patch.diff import FileDiff, Hunk
+from builder.patch.patch import Patch
+from builder.patch.series import Series
+from builder.probe.evaluate import Inquiry, answer_json, ask_each
 from builder.probe.harness import Answer, Tree
 from builder.probe.lists import Entry, Excuse, Lists, edited, read_lists
-from builder.probe.matrix import Inquiry, answer_json, ask_each
-from builder.probe.rewriting import REWRITINGS, Touched, rewritten, touched_names
-from builder.probe.sources import patched_tree
+from builder.probe.named_trees import patched_tree
 from builder.probe.trees import MappingTree
-from builder.series import Series
-from builder.source import Sources
+from builder.probe.variants import REWRITINGS, Touched, rewritten, touched_names
+from builder.source.files import Sources
 
 ENOUGH = 0.9
 """The share of a probe's variants that must be called ``fixed``."""
@@ -157,7 +157,7 @@ def try_probes(
 
     Args:
         probes: ``patches/probes``.
-        series, sources, drop: as :func:`builder.apply.try_series` takes them; every patch must apply.
+        series, sources, drop: as :func:`builder.patch.apply.try_series` takes them; every patch must apply.
         pristine: the release that the series was cut for.
         only: names of patches; none means all that have a probe.
         listed: whether to ask about the lists' entries, too; that they fit is looked at in any case.

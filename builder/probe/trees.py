@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from builder.errors import InvalidInput, Unavailable
-from builder.gitstore import GitError, GitStore, git_environment
 from builder.probe.harness import Tree
+from builder.source.git import GitError, GitStore, git_environment
 
 FILE_LIMIT = 32 << 20
 """Bytes: the largest file that is read."""

@@ -16,17 +16,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builder.gitstore import blob_id
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
-from builder.program import source_digest
-from builder.remembered import Remembered
+from builder.project.program import source_digest
+from builder.project.remembered import Remembered
 from builder.soundness.data import LARGEST as LARGEST_DATA
 from builder.soundness.data import is_data_file, repeated_keys, why_not_parsed
 from builder.soundness.interface import Import
 from builder.soundness.modules import Modules, module_of, root_of
 from builder.soundness.source import LARGEST, PythonFile
-from builder.source import SourceFile
+from builder.source.files import SourceFile
+from builder.source.git import blob_id
 
 if TYPE_CHECKING:
     from builder.soundness.names import Undefined

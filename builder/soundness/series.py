@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.apply import AppliedSeries
 from builder.errors import PatchConflict
+from builder.patch.apply import AppliedSeries
+from builder.printable import counted
 from builder.probe.harness import Tree
 from builder.soundness.check import Checker, Flaw, Soundness, Versions
-from builder.source import SourceFile
-from builder.wording import counted
+from builder.source.files import SourceFile
 
 ALLOW = "Overlay-Allow"
 

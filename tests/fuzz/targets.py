@@ -13,19 +13,19 @@ from pathlib import Path
 
 import zstandard
 
-from builder.authoring.head import read_head, write_head
-from builder.authoring.lint.text import lint_patch
-from builder.authoring.sources import read_pieces
+from builder.author.inputs import read_pieces
+from builder.author.lint.text import lint_patch
 from builder.errors import OverlayError
-from builder.image.authorization import parse_challenges
-from builder.image.inflate import inflate
-from builder.image.layerindex import index_layer, read_files
-from builder.image.model import OCI_LAYER, Descriptor
-from builder.image.rootfs import RootFS
-from builder.image.tarwalk import Limits
-from builder.manifest import read_manifest
-from builder.patch import parse_patch
-from builder.spec import read_spec
+from builder.oci.inflate import inflate
+from builder.oci.layer_index import index_layer, read_files
+from builder.oci.model import OCI_LAYER, Descriptor
+from builder.oci.registry.auth import parse_challenges
+from builder.oci.rootfs import RootFS
+from builder.oci.tarwalk import Limits
+from builder.patch.message import read_head, write_head
+from builder.patch.patch import parse_patch
+from builder.project.spec import read_spec
+from builder.record.manifest import read_manifest
 from tests.conftest import ROOT
 from tests.unit.smallworld import digest_of, patch
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.image.model import Platform
-from builder.wheelbase import write_wheel_base
+from builder.base.wheelbase import write_wheel_base
+from builder.oci.model import Platform
 from tests.integration.layouts import Layer, Layout, files, filler
 
 SOURCES = "sgl-workspace/sglang/python"  # where an image has what the repository calls `python`

@@ -111,7 +111,7 @@ class Layout:
         temporary.rename(self.path(digest))
         return Layer({"mediaType": LAYER_GZIP, "digest": digest, "size": packed.size}, plain.digest())
 
-    # What `builder.image.model.ImageSink` asks for, so that overlay's own makers of images can write here.
+    # What `builder.oci.model.ImageSink` asks for, so that overlay's own makers of images can write here.
 
     @property
     def name(self) -> str:

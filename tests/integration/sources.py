@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from builder.apply import try_series
-from builder.patch import parse_patch
+from builder.patch.apply import try_series
+from builder.patch.patch import parse_patch
+from builder.patch.series import Series
 from builder.probe.harness import Answer, Tree
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
-from builder.series import Series
-from builder.source import SourceFile
+from builder.source.files import SourceFile
 from tests.integration.wheels import release_wheel
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"

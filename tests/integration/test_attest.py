@@ -324,10 +324,10 @@ def test_verify_with_another_key(attested: Attested, tmp_path: Path) -> None:
 
 def test_attestations_of_another_image_do_not_count(attested: Attested, skopeo: Callable[..., str]) -> None:
     """Somebody hangs one image's signed statements onto another image."""
-    from builder.attest.attach import attach_documents
-    from builder.attest.document import Document
-    from builder.image.reference import parse_reference
-    from builder.image.registry import Network
+    from builder.oci.reference import parse_reference
+    from builder.oci.registry.client import Network
+    from builder.publish.attach import attach_documents
+    from builder.record.document import Document
 
     spec = attested.overlay.directory / "overlays" / f"{OVERLAY}.yaml"
     text = spec.read_text()
@@ -350,8 +350,8 @@ def test_attestations_of_another_image_do_not_count(attested: Attested, skopeo: 
 
 
 def test_an_envelope_changed_after_signing(attested: Attested) -> None:
-    from builder.attest.signature import open_envelope, read_verifying_key
     from builder.errors import ImageMismatch
+    from builder.record.signature import open_envelope, read_verifying_key
 
     envelope = attested.document("provenance.dsse.json")
     changed = base64.b64decode(envelope["payload"]).replace(b"glm53", b"glm54")

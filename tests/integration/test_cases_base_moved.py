@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import creation_time
-from builder.spec import read_spec
+from builder.build.pipeline import creation_time
+from builder.project.spec import read_spec
 from tests.conftest import ROOT, Overlay, Run
 from tests.integration.bases import SOURCES, Base, changed_base
 from tests.integration.judge import OVERLAY, Git, Judgement, in_image

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.gitstore import GitStore
-from builder.judging.evidence import Behaviour, Dependency, Evidence, History, HunkEvidence, TextEvidence
-from builder.judging.judge import Judgement, Report, Subject
-from builder.judging.page import render_page
-from builder.judging.target import Target
-from builder.judging.verdict import MEANINGS, Verdict, Word
-from builder.patch import parse_patch
+from builder.patch.patch import parse_patch
+from builder.patch.series import Series
 from builder.probe.harness import Answer
-from builder.series import Series
-from builder.upstream import Mount, Upstream
+from builder.retire.evaluate import Judgement, Report, Subject
+from builder.retire.evidence import Behaviour, Dependency, Evidence, History, HunkEvidence, TextEvidence
+from builder.retire.page import render_page
+from builder.retire.verdict import MEANINGS, Verdict, Word
+from builder.source.git import GitStore
+from builder.source.revision import Target
+from builder.source.upstream import Mount, Upstream
 from tests.integration.browser import Browser, browser
 from tests.unit.lab import mail
 

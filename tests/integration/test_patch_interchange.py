@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from builder.apply import try_series
-from builder.authoring.export import as_mailbox, export_applied
-from builder.authoring.home import Home, find_home, series_names
-from builder.authoring.importing import Wish, import_pieces
-from builder.authoring.series_file import read_series_lines
-from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
-from builder.diff import FileDiff
-from builder.gitstore import GitStore
-from builder.patch import parse_patch
-from builder.root import find_root
-from builder.source import SourceFile
-from builder.upstream import Mount, Upstream
+from builder.author.export import as_mailbox, export_applied
+from builder.author.importing import Wish, import_pieces
+from builder.author.inputs import Piece, read_pieces, read_quilt, read_range
+from builder.author.series_directory import Home, find_home, series_names
+from builder.patch.apply import try_series
+from builder.patch.diff import FileDiff
+from builder.patch.patch import parse_patch
+from builder.patch.series_file import read_series_lines
+from builder.project.project import find_root
+from builder.source.files import SourceFile
+from builder.source.git import GitStore
+from builder.source.upstream import Mount, Upstream
 from tests.conftest import ROOT
 from tests.integration.conftest import needed_program
 from tests.integration.sources import release_tree

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from builder.image.model import Platform
-from builder.wheelbase import write_wheel_base
+from builder.base.wheelbase import write_wheel_base
+from builder.oci.model import Platform
 from tests.conftest import Overlay
 from tests.integration.bases import Base, changed_base
 from tests.integration.conftest import Registry

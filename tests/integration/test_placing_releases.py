@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from builder.diff import FileDiff, parse_diff
-from builder.headings import Headings
-from builder.patch import parse_patch
-from builder.placing import place_hunks, places_of, split_lines
-from builder.source import SourceFile
+from builder.patch.diff import FileDiff, parse_diff
+from builder.patch.headings import Headings
+from builder.patch.hunks import place_hunks, places_of, split_lines
+from builder.patch.patch import parse_patch
+from builder.source.files import SourceFile
 from tests.integration.sources import PATCHES, release_tree
 from tests.unit.trees import shared_judge
 

@@ -11,9 +11,9 @@ import pytest
 
 from builder.launch.arguments import Arguments
 from builder.launch.memory import GROWING_PATCH, MemoryPlan, Sizes, plan_memory
+from builder.launch.state_pool import StatePool, state_budget
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
-from builder.statepool import StatePool, state_budget
 from tests.integration.sources import PATCHES, patched, release_tree
 
 PROBE = PATCHES / "probes" / "mamba-cache-for-requests.py"

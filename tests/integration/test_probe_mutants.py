@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.patch.series import read_series
 from builder.probe.harness import Tree
 from builder.probe.lists import lists_of
 from builder.probe.mutants import try_probes
-from builder.series import read_series
-from builder.source import SourceFile
+from builder.source.files import SourceFile
 from tests.integration.sources import PATCHES, changed, read_tree
 from tests.integration.test_probe_capture import BEFORE_THE_FIX, GLM5, WITH_THE_FIX
 

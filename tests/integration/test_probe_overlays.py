@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.probe.matrix import find_probes
+from builder.probe.evaluate import find_probes
 from tests.conftest import Overlay
 from tests.integration.sources import PATCHES
 from tests.integration.wheels import SHA256, release_wheel

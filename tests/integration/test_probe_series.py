@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.apply import AppliedSeries, try_series
-from builder.patch import Patch
+from builder.patch.apply import AppliedSeries, try_series
+from builder.patch.patch import Patch
+from builder.patch.series import Series, read_series
+from builder.probe.evaluate import Matrix, ask_all, find_probes, probe_series
 from builder.probe.harness import CannotTell, Definition, Program, Tree, parse
-from builder.probe.matrix import Matrix, ask_all, find_probes, probe_series
 from builder.probe.trees import MappingTree
-from builder.series import Series, read_series
-from builder.source import SourceFile
+from builder.source.files import SourceFile
 from tests.integration.sources import PATCHES, read_tree
 
 PROBES = PATCHES / "probes"

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Unavailable
-from builder.image.layout import Layout
-from builder.image.model import OCI_INDEX, canonical_json
-from builder.image.reference import parse_reference
-from builder.image.registry import Network, Repository
-from builder.image.retry import RetryPolicy
-from builder.image.transport import NetworkSettings
+from builder.oci.layout import Layout
+from builder.oci.model import OCI_INDEX, canonical_json
+from builder.oci.reference import parse_reference
+from builder.oci.registry.client import Network, Repository
+from builder.oci.registry.retry import RetryPolicy
+from builder.oci.registry.transport import NetworkSettings
 from tests.conftest import Overlay, Run
 from tests.integration import faulty
 from tests.integration.conftest import Registry
@@ -245,7 +245,7 @@ def as_digest(exchange: Exchange) -> None:
 
 
 def push_index(repository: Repository, *images: object) -> str:
-    from builder.image.model import RawManifest
+    from builder.oci.model import RawManifest
 
     entries = [one.descriptor.as_json() for one in images if isinstance(one, RawManifest)]
     index = RawManifest(

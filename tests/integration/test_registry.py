@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
-from builder.image.lanes import side_by_side
-from builder.image.layout import Layout
-from builder.image.model import (
+from builder.oci.lanes import side_by_side
+from builder.oci.layout import Layout
+from builder.oci.model import (
     DOCKER_CONFIG,
     DOCKER_LAYER_GZIP,
     DOCKER_MANIFEST,
@@ -36,10 +36,10 @@ from builder.image.model import (
     canonical_json,
     sha256_digest,
 )
-from builder.image.reference import Reference, parse_reference
-from builder.image.registry import MOST_PAGES, Network, Repository
-from builder.image.retry import RetryPolicy
-from builder.image.transport import NetworkSettings
+from builder.oci.reference import Reference, parse_reference
+from builder.oci.registry.client import MOST_PAGES, Network, Repository
+from builder.oci.registry.retry import RetryPolicy
+from builder.oci.registry.transport import NetworkSettings
 from tests.conftest import ROOT
 from tests.integration import faulty, registry_fixtures
 from tests.integration.conftest import Registry
@@ -281,10 +281,10 @@ def test_copying_a_large_blob_takes_little_memory(
 ) -> None:
     script = """
         import sys
-        from builder.image.model import Descriptor
-        from builder.image.reference import parse_reference
-        from builder.image.registry import Network
-        from builder.image.layout import Layout
+        from builder.oci.model import Descriptor
+        from builder.oci.reference import parse_reference
+        from builder.oci.registry.client import Network
+        from builder.oci.layout import Layout
         source, target, digest, size = sys.argv[1:]
         blob = Descriptor("application/octet-stream", digest, int(size))
         with Network(warn=print) as network:

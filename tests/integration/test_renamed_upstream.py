@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.gitstore import GitStore, TreeEntry
-from builder.releases import release_upstream
-from builder.upstream import resolve_upstream
+from builder.project.releases import release_upstream
+from builder.source.git import GitStore, TreeEntry
+from builder.source.upstream import resolve_upstream
 from tests.conftest import Overlay
 from tests.integration.test_diff_releases import CACHE
 

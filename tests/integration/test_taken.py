@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.taken import Tally, measure
-from builder.releases import release_upstream
-from builder.upstream import Upstream, resolve_upstream
+from builder.project.releases import release_upstream
+from builder.source.upstream import Upstream, resolve_upstream
 from tests.conftest import ROOT
 from tests.integration.wheels import release_wheel
 

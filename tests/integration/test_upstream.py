@@ -12,9 +12,9 @@ from shutil import rmtree
 import pytest
 
 from builder.errors import InvalidInput, Unavailable
-from builder.gitstore import blob_id
-from builder.spec import UpstreamSpec, Wheel
-from builder.upstream import Upstream, resolve_upstream
+from builder.project.spec import UpstreamSpec, Wheel
+from builder.source.git import blob_id
+from builder.source.upstream import Upstream, resolve_upstream
 
 FILES = {
     "python/sglang/__init__.py": b"x = 1\n",

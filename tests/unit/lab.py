@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from builder.gitstore import GitStore, git_environment
-from builder.judging.judge import Report, Subject, judge
-from builder.judging.target import Target
-from builder.patch import Patch, parse_patch
-from builder.series import Series
-from builder.upstream import Mount, Upstream
+from builder.patch.patch import Patch, parse_patch
+from builder.patch.series import Series
+from builder.retire.evaluate import Report, Subject, judge
+from builder.source.git import GitStore, git_environment
+from builder.source.revision import Target
+from builder.source.upstream import Mount, Upstream
 
 DEMO = "python/sglang/demo.py"
 P0_BEFORE = b"def f():\n    a = 1\n\n    b = 2\n    return a + b\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from builder.patch import Patch, parse_patch
+from builder.patch.patch import Patch, parse_patch
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
 
 MOVED = "python/sglang/kernels/demo.py"

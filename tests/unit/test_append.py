@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.errors import ImageMismatch
-from builder.image.append import (
+from builder.oci.append import (
     DOCKER_LAYERS,
     MAX_LAYERS,
     NewImage,
@@ -21,8 +21,8 @@ from builder.image.append import (
     new_index,
     platform_of,
 )
-from builder.image.layer import Layer, LayerFile, build_layer, layer_media_type
-from builder.image.model import (
+from builder.oci.layer import Layer, LayerFile, build_layer, layer_media_type
+from builder.oci.model import (
     DOCKER_CONFIG,
     DOCKER_INDEX,
     DOCKER_LAYER_GZIP,

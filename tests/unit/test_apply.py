@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.apply import AppliedSeries, apply_series, try_series
 from builder.errors import PatchConflict
-from builder.gitstore import GitStore
-from builder.patch import parse_patch
-from builder.series import Series, check_depends
-from builder.source import SourceFile
+from builder.patch.apply import AppliedSeries, apply_series, try_series
+from builder.patch.patch import parse_patch
+from builder.patch.series import Series, check_depends
+from builder.source.files import SourceFile
+from builder.source.git import GitStore
 from tests.unit.trees import Tree, histories, plain, shared_judge
 
 DEMO = plain("def f():\n    a = 1\n\n    b = 2\n    return a + b\n")

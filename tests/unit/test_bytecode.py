@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.trust.bytecode import Standing, standing_of
+from builder.verify.bytecode import Standing, standing_of
 
 TIME = 1_700_000_000
 OLD, NEW = b"VALUE = 'old'\n", b"VALUE = 'new'\n"

@@ -8,7 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
-from builder.cache import damaged, list_entries, prune
+from builder.project.cache import damaged, list_entries, prune
 
 DAY = 24 * 3600.0
 

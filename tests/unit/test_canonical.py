@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.authoring.canonical import Draft, Files, diff_all, write_patches
-from builder.authoring.head import Head, commit_message, raw_date, read_commit, read_head, write_head
 from builder.errors import InvalidInput
-from builder.source import SourceFile
+from builder.patch.canonical import Draft, Files, diff_all, write_patches
+from builder.patch.message import Head, commit_message, raw_date, read_commit, read_head, write_head
+from builder.source.files import SourceFile
 from tests.unit.trees import histories, plain, shared_judge
 
 DATE = b"Sun, 29 Nov 2026 00:00:00 +0000"

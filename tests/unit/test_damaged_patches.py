@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.authoring.lint.finding import RULES
-from builder.authoring.lint.text import lint_patch
-from builder.authoring.mending import mend_text, put_back_blanks
-from builder.authoring.paths import find_reading, rewrite
-from builder.authoring.sources import read_pieces
-from builder.diff import parse_diff
+from builder.author.inputs import read_pieces
+from builder.author.lint.finding import RULES
+from builder.author.lint.text import lint_patch
+from builder.author.paths import find_reading, rewrite
 from builder.errors import InvalidInput
-from builder.patch import parse_patch
+from builder.patch.diff import parse_diff
+from builder.patch.patch import parse_patch
+from builder.patch.repair import mend_text, put_back_blanks
 from tests.unit.trees import PLAIN
 
 HEAD = b"From: A <a@example.org>\nSubject: x\n\nWhy.\n\nUpstream-Status: Pending\n---\n\n"

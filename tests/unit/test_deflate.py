@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from isal import isal_zlib
 
-from builder.image.deflate import deflate_literals
+from builder.oci.deflate import deflate_literals
 
 SAMPLES = {
     "nothing": b"",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from builder.errors import InvalidInput
-from builder.judging.dependency import Pin, clashes
-from builder.requirements import parse_requirements
+from builder.project.requirements import parse_requirements
+from builder.retire.dependency import Pin, clashes
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
 from tests.unit.smallworld import PACKAGES, SYSTEM, TREE, Layout, World, layer
 from tests.unit.workshop import Workshop, rules, workshop

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.diff import FileDiff, parse_diff, unquote_path
 from builder.errors import InvalidInput
-from builder.placing import split_lines
-from builder.source import SourceFile
+from builder.patch.diff import FileDiff, parse_diff, unquote_path
+from builder.patch.hunks import split_lines
+from builder.source.files import SourceFile
 from tests.unit.trees import Tree, edited_trees, shared_judge, source_trees
 
 HEAD = b"diff --git a/demo.py b/demo.py\n--- a/demo.py\n+++ b/demo.py\n"

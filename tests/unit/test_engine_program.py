@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine.bake import _failed_line, named_images, pushed_digest
-from builder.engine.program import BuildProgram, find_build_program
+from builder.publish.docker_engine.bake import _failed_line, named_images, pushed_digest
+from builder.publish.docker_engine.program import BuildProgram, find_build_program
 
 
 def client(directory: Path, *, version: str, buildx: bool) -> Path:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from builder.base import Base, Facts, lookup_facts, resolve_bases
+from builder.base.image import Base, Facts, lookup_facts, resolve_bases
 from builder.errors import ImageMismatch
-from builder.image.layout import Layout as ReadLayout
-from builder.image.reference import LayoutReference
-from builder.image.settings import settings_of
-from builder.spec import BaseSpec
+from builder.oci.layout import Layout as ReadLayout
+from builder.oci.reference import LayoutReference
+from builder.oci.settings import settings_of
+from builder.project.spec import BaseSpec
 from tests.unit.smallworld import SYSTEM, TREE, Layout, layer
 
 ONE, TWO = "python/sglang/one.py", "python/sglang/two.py"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import InvalidInput, Unavailable
-from builder.gitstore import GitError, GitStore, TreeEntry, blob_id, git_environment, is_object_id, run_git
+from builder.source.git import GitError, GitStore, TreeEntry, blob_id, git_environment, is_object_id, run_git
 from tests.unit.trees import shared_judge
 
 

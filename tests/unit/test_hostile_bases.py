@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from builder.base import Base, resolve_bases
+from builder.base.image import Base, resolve_bases
 from builder.errors import ImageMismatch
-from builder.image.append import base_layers, diff_ids
-from builder.image.layout import Layout as ReadLayout
-from builder.image.model import Platform
-from builder.image.reference import LayoutReference
-from builder.spec import BaseSpec
+from builder.oci.append import base_layers, diff_ids
+from builder.oci.layout import Layout as ReadLayout
+from builder.oci.model import Platform
+from builder.oci.reference import LayoutReference
+from builder.project.spec import BaseSpec
 from tests.conftest import Run
 from tests.unit.lab import P0_BEFORE
 from tests.unit.smallworld import INDEX, LAYER, MANIFEST, NAME, SYSTEM, TREE, Layout, World, digest_of, layer
@@ -88,8 +88,8 @@ def test_a_base_that_contradicts_itself_is_refused_before_a_layer_is_read(what: 
 def test_labels_and_annotations_that_are_no_strings_are_refused(
     key: str, value: object, layout: Layout
 ) -> None:
-    from builder.image.append import append
-    from builder.image.layer import LayerFile, build_layer
+    from builder.oci.append import append
+    from builder.oci.layer import LayerFile, build_layer
 
     changes: dict[str, Any] = (
         {"manifest": {key: value}} if key == "annotations" else {"config": {"config": {key: value}}}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.gitstore import GitStore
+from builder.probe.cached import Memory
 from builder.probe.harness import Answer
-from builder.probe.remember import Memory
+from builder.source.git import GitStore
 from tests.unit.smallworld import World
 
 

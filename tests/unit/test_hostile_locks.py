@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.errors import InvalidInput, Unavailable
-from builder.lock import Lock, check_writable, read_lock, update_lock, write_lock
+from builder.project.lock import Lock, check_writable, read_lock, update_lock, write_lock
 from tests.conftest import ROOT
 from tests.unit.lab import DEMO
 from tests.unit.smallworld import TREE, World
@@ -136,7 +136,7 @@ def test_a_lock_that_was_shipped_is_carried_over_to_where_it_is_written(tmp_path
 def test_a_full_disk_names_the_lock_and_leaves_nothing_behind(tmp_path: Path) -> None:
     script = (
         "import resource, sys, pathlib\n"
-        "from builder.wholefile import write_whole\n"
+        "from builder.project.whole_file import write_whole\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "try: write_whole(pathlib.Path(sys.argv[1]), bytes(100_000))\n"

@@ -11,14 +11,14 @@ from contextlib import suppress
 
 import pytest
 
-from builder.authoring.head import read_head
-from builder.authoring.lint.text import lint_patch
-from builder.authoring.sources import read_pieces
-from builder.encodedwords import decode_words
+from builder.author.inputs import read_pieces
+from builder.author.lint.text import lint_patch
 from builder.errors import InvalidInput
-from builder.image.inflate import inflate
-from builder.image.model import OCI_LAYER, Descriptor
-from builder.patch import parse_patch
+from builder.oci.inflate import inflate
+from builder.oci.model import OCI_LAYER, Descriptor
+from builder.patch.encoded_words import decode_words
+from builder.patch.message import read_head
+from builder.patch.patch import parse_patch
 from tests.unit.smallworld import NAME, SYSTEM, TREE, World, layer, patch
 
 LENGTH = 1 << 17

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from builder.cli.failure import told
-from builder.gitstore import GitError
 from builder.printable import printable
+from builder.source.git import GitError
 from tests.unit.smallworld import NAME, World
 
 CLOSED_OUT, CLOSED_ERR, CLOSED_IN = ">&-", "2>&-", "<&-"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.judging.markdown import escaped
 from builder.printable import printable
+from builder.retire.markdown import escaped
 from tests.unit.smallworld import NAME, World, patch
 
 STEERS = "\u202e\u2066\u200b\ufeff\u00ad\x9b8m\x1b[8m\x07\x7f\x85\U000e0041"

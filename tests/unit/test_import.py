@@ -13,17 +13,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from builder.authoring.home import Home, find_home
-from builder.authoring.importing import Wish, import_pieces
-from builder.authoring.lint.finding import RULES
-from builder.authoring.lint.text import lint_patch
-from builder.authoring.paths import find_reading, rewrite
-from builder.authoring.sources import Piece, read_pieces, read_quilt, read_range
+from builder.author.importing import Wish, import_pieces
+from builder.author.inputs import Piece, read_pieces, read_quilt, read_range
+from builder.author.lint.finding import RULES
+from builder.author.lint.text import lint_patch
+from builder.author.paths import find_reading, rewrite
+from builder.author.series_directory import Home, find_home
 from builder.errors import InvalidInput, PatchConflict
-from builder.gitstore import GitStore
-from builder.root import find_root
-from builder.source import SourceFile
-from builder.upstream import Mount, Upstream
+from builder.project.project import find_root
+from builder.source.files import SourceFile
+from builder.source.git import GitStore
+from builder.source.upstream import Mount, Upstream
 from tests.unit.trees import histories, plain, shared_judge
 from tests.unit.workshop import DEMO as DEMO_TEXT
 from tests.unit.workshop import Workshop, workshop

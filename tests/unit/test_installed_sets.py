@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from builder.authoring.home import find_home
-from builder.authoring.skeleton import new_overlay
+from builder.author.series_directory import find_home
+from builder.author.skeleton import new_overlay
 from builder.cli import cli
 from builder.errors import InvalidInput
-from builder.root import Root
+from builder.project.project import Root
 
 HERE = Path(__file__).parents[2]
 DAY = datetime.date(2026, 11, 29)

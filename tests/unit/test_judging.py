@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.judging.judge import Judgement
-from builder.patch import Patch
+from builder.patch.patch import Patch
+from builder.retire.evaluate import Judgement
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, RUNS_F, Lab
 from tests.unit.lies import CASES, Case
 
@@ -160,7 +160,7 @@ def twin_patch(lab: Lab) -> tuple[str, Patch]:
     patch = lab.patch("p0", pin, {DEMO: FIRST_FIXED})
     lab.git("checkout", "--quiet", pin)
     diff = lab.git("diff", "--full-index", "-U1", "HEAD", lab.after(pin, patch)).encode() + b"\n"
-    from builder.patch import parse_patch
+    from builder.patch.patch import parse_patch
     from tests.unit.lab import mail
 
     return pin, parse_patch("p0", mail("p0", diff))
@@ -279,7 +279,7 @@ def test_d6_without_a_repository_the_first_of_the_releases_asked(lab: Lab) -> No
 
 
 def test_d6_releases_that_were_not_asked_are_said(lab: Lab) -> None:
-    from builder.judging.history import by_releases
+    from builder.retire.history import by_releases
 
     known = ["v1.0.0", "v1.1.0", "v1.2.0", "v1.10.0"]
     found = by_releases([("v1.0.0", False), ("v1.10.0", True)], "v1.0.0", known)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.judging.judge import Judgement
-from builder.judging.markdown import evidence_rows
-from builder.judging.retire import retired_patch
-from builder.patch import Patch, parse_patch
+from builder.patch.patch import Patch, parse_patch
+from builder.retire.evaluate import Judgement
+from builder.retire.markdown import evidence_rows
+from builder.retire.retire import retired_patch
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
 
 OTHER = "python/sglang/other.py"

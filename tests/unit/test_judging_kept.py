@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import builder.judging.judge as judging
-from builder.patch import Patch
+import builder.retire.evaluate as judging
+from builder.patch.patch import Patch
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab
 
 

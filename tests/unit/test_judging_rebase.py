@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.gitstore import git_environment
-from builder.patch import Patch, parse_patch
-from builder.series import read_series_file
-from builder.spec import read_spec
+from builder.patch.patch import Patch, parse_patch
+from builder.patch.series import read_series_file
+from builder.project.spec import read_spec
+from builder.source.git import git_environment
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
 from tests.unit.test_judging_retire import OTHER, OTHER_PROBE, files_of
 

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from builder.patch import parse_patch
-from builder.specedit import SpecText, bumped
-from builder.transaction import DECIDED, finish, write_all
+from builder.patch.patch import parse_patch
+from builder.project.spec_edit import SpecText, bumped
+from builder.project.transaction import DECIDED, finish, write_all
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
 
 OTHER = "python/sglang/other.py"

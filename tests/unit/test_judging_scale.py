@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.judging.history import MAX_RUNS, bisect, commits_between
-from builder.judging.scratch import open_scratch
-from builder.judging.text import merge_series
-from builder.patch import Patch, parse_patch
-from builder.series import Series
+from builder.patch.patch import Patch, parse_patch
+from builder.patch.series import Series
+from builder.retire.history import MAX_RUNS, bisect, commits_between
+from builder.retire.text import merge_series
+from builder.source.merge_tree import open_scratch
 from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
 
 FILES = 6000

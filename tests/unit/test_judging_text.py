@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.judging.scratch import Merged, Scratch, ThreeWay, open_scratch
-from builder.judging.text import merge_series
-from builder.series import Series
-from builder.source import SourceFile
+from builder.patch.series import Series
+from builder.retire.text import merge_series
+from builder.source.files import SourceFile
+from builder.source.merge_tree import Merged, Scratch, ThreeWay, open_scratch
 from tests.unit.lab import Lab
 
 PATH = "python/sglang/file.py"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from builder.image.lanes import Check, OthersFailedError, side_by_side
+from builder.oci.lanes import Check, OthersFailedError, side_by_side
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 50])

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from builder.errors import ImageMismatch, InvalidInput, UsageError
-from builder.image.model import Platform
 from builder.launch.arguments import Arguments, Parser, merged, read_parser
 from builder.launch.compose import render_compose
 from builder.launch.docker import container_options
@@ -23,7 +22,8 @@ from builder.launch.nodes import Node, read_nodes
 from builder.launch.server import Rank, Server, Volume, server_arguments
 from builder.launch.shell import render_script
 from builder.launch.systemd import render_unit
-from builder.lock import Lock
+from builder.oci.model import Platform
+from builder.project.lock import Lock
 
 GIB, MIB = 1 << 30, 1 << 20
 IMAGE = "registry.example/sglang@sha256:" + "5" * 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builder.judging.dependency import METADATA, PYPROJECT
 from builder.launch.images import CONFIGS, lacks, unseen_in
 from builder.probe.trees import MappingTree
+from builder.retire.dependency import METADATA, PYPROJECT
 
 CONFIG = b"""
 from transformers import PretrainedConfig

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import InvalidInput
-from builder.image.layer import (
+from builder.oci.layer import (
     LayerDirectory,
     LayerFile,
     LayerLink,
@@ -30,7 +30,7 @@ from builder.image.layer import (
     parent_directories,
     tar_stream,
 )
-from builder.image.model import DOCKER_LAYER_GZIP, DOCKER_MANIFEST, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST
+from builder.oci.model import DOCKER_LAYER_GZIP, DOCKER_MANIFEST, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST
 
 SAMPLE = [
     LayerDirectory("srv"),

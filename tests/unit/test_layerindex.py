@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import ImageMismatch
-from builder.image import inflate as inflate_module
-from builder.image.inflate import inflate
-from builder.image.layer import LayerFile, tar_stream
-from builder.image.layerindex import LayerIndex, cached_index, index_layer, read_files
-from builder.image.model import DOCKER_LAYER_GZIP, OCI_LAYER, OCI_LAYER_GZIP, Descriptor, sha256_digest
-from builder.image.tarwalk import Kind, Limits
+from builder.oci import inflate as inflate_module
+from builder.oci.inflate import inflate
+from builder.oci.layer import LayerFile, tar_stream
+from builder.oci.layer_index import LayerIndex, cached_index, index_layer, read_files
+from builder.oci.model import DOCKER_LAYER_GZIP, OCI_LAYER, OCI_LAYER_GZIP, Descriptor, sha256_digest
+from builder.oci.tarwalk import Kind, Limits
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:
@@ -500,8 +500,8 @@ def test_processes_at_once_share_one_cache(tmp_path: Path) -> None:
 def test_temporary_of_a_killed_process_is_never_read(tmp_path: Path) -> None:
     script = (
         "import sys, os, signal; from pathlib import Path\n"
-        "from builder.image.layerindex import index_layer\n"
-        "from builder.image.model import *\n"
+        "from builder.oci.layer_index import index_layer\n"
+        "from builder.oci.model import *\n"
         "def chunks():\n"
         "    yield Path(sys.argv[1]).read_bytes()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
-from builder.image import layout as layout_module
-from builder.image.layout import Layout, SparseLayout
-from builder.image.location import identifier_of, open_sink, open_source
-from builder.image.model import (
+from builder.oci import layout as layout_module
+from builder.oci.layout import Layout, SparseLayout
+from builder.oci.model import (
     DOCKER_MANIFEST,
     OCI_CONFIG,
     OCI_INDEX,
@@ -25,8 +24,9 @@ from builder.image.model import (
     canonical_json,
     sha256_digest,
 )
-from builder.image.reference import LayoutReference, parse_layout_reference
-from builder.image.registry import Network
+from builder.oci.reference import LayoutReference, parse_layout_reference
+from builder.oci.registry.client import Network
+from builder.oci.registry.location import identifier_of, open_sink, open_source
 
 CONFIG = b'{"architecture":"arm64","os":"linux"}'
 LAYER = b"layer " * 1000

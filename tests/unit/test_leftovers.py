@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import builder.temporary
-from builder.root import Root
-from builder.temporary import sweep_directories, sweep_files, temporary_directory
-from builder.transaction import finish
-from builder.wholefile import sweep_parts, write_whole
+import builder.project.temporary
+from builder.project.project import Root
+from builder.project.temporary import sweep_directories, sweep_files, temporary_directory
+from builder.project.transaction import finish
+from builder.project.whole_file import sweep_parts, write_whole
 from tests.unit.smallworld import NAME, World
 
 HELD = "x = open(sys.argv[1], 'xb'); import fcntl; fcntl.flock(x, fcntl.LOCK_EX)"
@@ -25,7 +25,7 @@ HELD = "x = open(sys.argv[1], 'xb'); import fcntl; fcntl.flock(x, fcntl.LOCK_EX)
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder.temporary, "_swept", set())
+    monkeypatch.setattr(builder.project.temporary, "_swept", set())
 
 
 def killed(script: str, *arguments: object) -> None:
@@ -65,7 +65,7 @@ def test_a_file_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
 
 def test_directories_are_swept_when_nobody_holds_them(tmp_path: Path) -> None:
     script = (
-        "from pathlib import Path; from builder.temporary import temporary_directory as t\n"
+        "from pathlib import Path; from builder.project.temporary import temporary_directory as t\n"
         "kept = t('judging', Path(sys.argv[1])); (kept.__enter__() / 'x').write_text('')"
     )
     killed(script, tmp_path)
@@ -77,13 +77,13 @@ def test_directories_are_swept_when_nobody_holds_them(tmp_path: Path) -> None:
         path.mkdir()
     with temporary_directory("render", tmp_path) as first:
         assert not left.exists()
-        builder.temporary._swept.clear()
+        builder.project.temporary._swept.clear()
         sweep_directories(tmp_path)
         assert first.exists()
         assert all(path.exists() for path in foreign)
         long_ago = time.time() - 2 * 24 * 3600
         os.utime(foreign[1], (long_ago, long_ago))  # of a version that held no lock
-        builder.temporary._swept.clear()
+        builder.project.temporary._swept.clear()
         sweep_directories(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"overlay-notes", "overlayfs-12345678"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.authoring.lint.finding import RULES
+from builder.author.lint.finding import RULES
 from tests.conftest import ROOT
 from tests.unit.workshop import Workshop, rules, workshop
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput
-from builder.lock import Lock, read_lock, write_lock
-from builder.wholefile import write_whole
+from builder.project.lock import Lock, read_lock, write_lock
+from builder.project.whole_file import write_whole
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

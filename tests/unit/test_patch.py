@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from builder.errors import InvalidInput
-from builder.patch import check_patch_name, parse_patch, read_status
+from builder.patch.patch import check_patch_name, parse_patch, read_status
 
 DIFF = (
     b"diff --git a/demo.py b/demo.py\n"

@@ -8,10 +8,10 @@ import pytest
 
 from builder.cli.subject import is_in_engine
 from builder.errors import InvalidInput
-from builder.image.model import OCI_INDEX, OCI_MANIFEST, Platform
-from builder.lock import Lock
-from builder.pinning import Pin, PinnedImage, pinned
-from builder.spec import BaseSpec
+from builder.oci.model import OCI_INDEX, OCI_MANIFEST, Platform
+from builder.project.lock import Lock
+from builder.project.pin import Pin, PinnedImage, pinned
+from builder.project.spec import BaseSpec
 
 INDEX, CHILD, CONFIG = (f"sha256:{digit * 64}" for digit in "123")
 TAG = "docker.io/lmsysorg/sglang:v0.5.20"

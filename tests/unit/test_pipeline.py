@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from builder.image.pipeline import StreamHash, read_ahead
+from builder.oci.pipeline import StreamHash, read_ahead
 
 PIECES = [bytes([n]) * n for n in range(200)]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.diff import FileDiff, Hunk, parse_diff
-from builder.gitstore import blob_id
-from builder.placing import PlacedHunk, Problem, apply_hunks, find_lines, place_hunks, split_lines
-from builder.source import SourceFile
+from builder.patch.diff import FileDiff, Hunk, parse_diff
+from builder.patch.hunks import PlacedHunk, Problem, apply_hunks, find_lines, place_hunks, split_lines
+from builder.source.files import SourceFile
+from builder.source.git import blob_id
 
 TWINS = b"""\
 def f():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput, ProbeFailed
+from builder.probe.cached import Memory
+from builder.probe.evaluate import ask_all, find_probes, probe_series
 from builder.probe.harness import Answer
-from builder.probe.matrix import ask_all, find_probes, probe_series
-from builder.probe.remember import Memory
 from builder.probe.trees import DirectoryTree, MappingTree
 
 BEFORE = MappingTree({"python/sglang/a.py": b"x = 1\n", "python/sglang/b.py": b"y = 1\n"})

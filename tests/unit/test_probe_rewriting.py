@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.probe.rewriting import REWRITINGS, Touched, rewritten, touched_names
+from builder.probe.variants import REWRITINGS, Touched, rewritten, touched_names
 
 BEFORE = b"""import os
 

@@ -207,7 +207,7 @@ def test_broken_probe_is_unknown_with_the_reason(ask: Ask, kind: str) -> None:
         "raise ValueError('at import')\n",
         "import yaml\n",
         "\0",
-        "from builder.patch import parse_patch\n",
+        "from builder.patch.patch import parse_patch\n",
     ],
 )
 def test_probe_that_does_not_load_is_unknown(ask: Ask, head: str) -> None:

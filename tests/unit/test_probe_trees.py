@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput, Unavailable
-from builder.gitstore import git_environment
 from builder.probe.harness import Tree
 from builder.probe.trees import DirectoryTree, GitTree, MappingTree
+from builder.source.git import git_environment
 
 FILES = {
     "python/sglang/a.py": b"class A: pass\n",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import recall as module
-from builder.recall import Asked, keep, watch
-from builder.root import find_root
+from builder.build.pipeline import reuse as module
+from builder.build.reuse import Asked, keep, watch
+from builder.project.project import find_root
 from tests.conftest import Run
 from tests.unit.smallworld import NAME, World
 

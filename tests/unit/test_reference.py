@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import InvalidInput
-from builder.image.reference import (
+from builder.oci.reference import (
     LayoutReference,
     Reference,
     is_tag,

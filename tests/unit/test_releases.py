@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput
-from builder.releases import known_releases, release_order, release_upstream, releases_after
+from builder.project.releases import known_releases, release_order, release_upstream, releases_after
 
 COMMIT, SHA256 = "0" * 40, "a" * 64
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import InvalidInput, Unavailable
-from builder.image.retry import Attempts, RetryPolicy, TransientError, parse_retry_after
+from builder.oci.registry.retry import Attempts, RetryPolicy, TransientError, parse_retry_after
 
 
 def test_a_server_says_when_in_seconds_or_by_date() -> None:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import ImageMismatch
-from builder.image.layerindex import LayerIndex, index_layer
-from builder.image.model import OCI_LAYER, Descriptor, sha256_digest
-from builder.image.rootfs import RootFS
-from builder.image.tarwalk import Kind
+from builder.oci.layer_index import LayerIndex, index_layer
+from builder.oci.model import OCI_LAYER, Descriptor, sha256_digest
+from builder.oci.rootfs import RootFS
+from builder.oci.tarwalk import Kind
 
 # One entry of a test's tar: path, kind, and content or target. A path "a/.wh.b" is a whiteout as it stands.
 Item = tuple[str, str, str]

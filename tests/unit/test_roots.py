@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.base.python_path import bytecode_of, find_interpreter, find_roots, shadows_of
 from builder.errors import ImageMismatch
-from builder.image.layerindex import index_layer
-from builder.image.model import OCI_LAYER, Descriptor, sha256_digest
-from builder.image.rootfs import RootFS
-from builder.roots import bytecode_of, find_interpreter, find_roots, shadows_of
+from builder.oci.layer_index import index_layer
+from builder.oci.model import OCI_LAYER, Descriptor, sha256_digest
+from builder.oci.rootfs import RootFS
 
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 UBUNTU = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput
-from builder.series import read_series, read_series_file
+from builder.patch.series import read_series, read_series_file
 from tests.unit.test_patch import mail
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput
-from builder.manifest import read_manifest
-from builder.patch import parse_patch
-from builder.series import check_reaches, rule_for
+from builder.patch.patch import parse_patch
+from builder.patch.series import check_reaches, rule_for
+from builder.record.manifest import read_manifest
 from tests.unit.lab import DEMO
 from tests.unit.smallworld import World, patch
 

@@ -10,7 +10,7 @@ import pytest
 
 from builder.probe.trees import MappingTree
 from builder.soundness.check import Checker, Soundness
-from builder.source import SourceFile
+from builder.source.files import SourceFile
 from tests.unit.lab import Lab, overlay, write_root
 from tests.unit.workshop import Ran, Workshop, rules, workshop
 

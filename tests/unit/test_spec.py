@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import InvalidInput
-from builder.spec import Spec, read_spec
+from builder.project.spec import Spec, read_spec
 
 GOOD = """\
 name: demo

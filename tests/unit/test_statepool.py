@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.statepool import Holding, StatePool, state_budget
+from builder.launch.state_pool import Holding, StatePool, state_budget
 
 GIB, MIB = 1 << 30, 1 << 20
 

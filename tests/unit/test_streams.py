@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builder.errors import ImageMismatch
-from builder.image.model import OCI_LAYER, Descriptor, Platform, sha256_digest, verified
-from builder.image.upload import _pieces
+from builder.oci.model import OCI_LAYER, Descriptor, Platform, sha256_digest, verified
+from builder.oci.registry.upload import _pieces
 
 chunks_of_bytes = st.lists(st.binary(max_size=40), max_size=12)
 

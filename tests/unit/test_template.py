@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.dockerfile import parse_dockerfile
+from builder.build.dockerfile import parse_dockerfile
+from builder.build.template import quoted, render_template
 from builder.errors import InvalidInput
-from builder.template import quoted, render_template
 
 _ONE_LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=60)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Unavailable
-from builder.image.authorization import parse_challenges
-from builder.image.login import Login, config_files, find_login
-from builder.image.transport import (
+from builder.oci.registry.auth import parse_challenges
+from builder.oci.registry.credentials import Login, config_files, find_login
+from builder.oci.registry.transport import (
     Connections,
     NetworkSettings,
     Transport,
@@ -175,7 +175,7 @@ def test_challenges_nobody_here_can_meet_are_left_out(header: str) -> None:
 
 
 def test_a_login_is_not_sent_over_http_for_a_registry_with_tls() -> None:
-    from builder.image.authorization import TokenRequest
+    from builder.oci.registry.auth import TokenRequest
 
     login = Login("alice", "secret", "config.json")
     for realm in ("http://auth.org/token", "ftp://auth.org", "/token", "https://[::1", "https://r:99999/"):
@@ -231,7 +231,7 @@ def test_a_file_that_speaks_of_others_gives_no_login_and_imports_nothing(tmp_pat
     script = f"""
 import sys
 from pathlib import Path
-from builder.image.login import find_login
+from builder.oci.registry.credentials import find_login
 assert find_login("r.org", [Path({str(path)!r})], print) is None
 assert not any(name.split(".")[0] in ("oras", "requests") for name in sys.modules)
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import PatchConflict
-from builder.gitstore import blob_id
+from builder.source.git import blob_id
 from tests.unit.trees import plain
 from tests.unit.workshop import Ran, Workshop
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.base.wheelbase import Filler, read_sources, write_wheel_base
 from builder.errors import InvalidInput
-from builder.image.append import base_config, base_layers, diff_ids
-from builder.image.model import (
+from builder.oci.append import base_config, base_layers, diff_ids
+from builder.oci.model import (
     DOCKER_CONFIG,
     DOCKER_LAYER_GZIP,
     DOCKER_MANIFEST,
@@ -27,7 +28,6 @@ from builder.image.model import (
     RawManifest,
     sha256_digest,
 )
-from builder.wheelbase import Filler, read_sources, write_wheel_base
 
 AMD64, ARM64 = Platform.parse("linux/amd64"), Platform.parse("linux/arm64")
 METADATA = b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.20\n\nServes models.\n"

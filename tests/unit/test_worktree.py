@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from builder.authoring.worktree import WorkTree
+from builder.author.worktree import WorkTree
 from builder.errors import InvalidInput, PatchConflict
-from builder.source import SourceFile
+from builder.source.files import SourceFile
 from tests.unit.trees import PLAIN, plain
 from tests.unit.workshop import DEMO as DEMO_TEXT
 from tests.unit.workshop import FILES, Workshop, workshop

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from builder.source import SourceFile
+from builder.source.files import SourceFile
 
 Tree = Mapping[str, SourceFile]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builder.authoring.canonical import Draft, write_patches
-from builder.authoring.head import Head
 from builder.cli import cli
 from builder.errors import OverlayError
-from builder.source import SourceFile
+from builder.patch.canonical import Draft, write_patches
+from builder.patch.message import Head
+from builder.source.files import SourceFile
 from tests.unit.trees import plain, plain_git
 
 DEMO = "def f():\n    a = 1\n\n    b = 2\n    return a + b\n"

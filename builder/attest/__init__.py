@@ -1,1 +1,0 @@
-"""Attestations: what was built from what, in formats that other tools read."""

@@ -1,1 +1,0 @@
-"""Writing patches: import, edit, refresh, export, lint. Everything here works on bytes and git objects."""

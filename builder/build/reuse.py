@@ -1,0 +1,250 @@
+"""Builds that were made before, kept in the cache under what they were made from.
+
+A build's digest is decided by its inputs alone, so the same inputs need no second build. What is asked for
+names a file of the cache; that file says which build it holds and what the inputs were, each of which is
+compared: the spec, the series and its patches, the probes, the template, this program, and what the lock
+knows of the bases. What does not have its checksum is not used; the cache is the user's own, and whoever
+writes there could make a checksum too. Versions of jinja2 and pydantic are no inputs: what they make of the
+same inputs is the same, and the tests of reproducibility are where that is seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.errors import OverlayError
+from builder.build.result import Finished, from_parts, to_parts
+from builder.oci.reference import LAYOUT_SCHEME
+from builder.project.lock import INPUTS, Lock
+from builder.project.project import Root
+from builder.project.whole_file import write_cached
+
+DIRECTORY = "built"
+LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
+_CHECKSUM = 64  # hex digits of SHA-256
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a build is asked for, beside what is in the files that it reads.
+
+    Args:
+        root: where those files are.
+        name: of the overlay.
+        base: what ``--base`` says.
+        platforms: what ``--platform`` says, in order.
+    """
+
+    root: Root
+    name: str
+    base: str | None
+    platforms: tuple[str, ...]
+
+    def place(self, cache: Path) -> Path:
+        """The file of the cache that a build of this is kept in; layouts are named from the directory."""
+        value = [
+            __version__,
+            str(self.root.path),
+            self.name,
+            self.base,
+            self.platforms,
+            os.environ.get("SOURCE_DATE_EPOCH"),
+            _directory() if (self.base or "").startswith(LAYOUT_SCHEME) else "",
+        ]
+        return cache / DIRECTORY / hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+    def read_files(self, series: str) -> str:
+        """One digest of every file that decides the build, and of this program.
+
+        Args:
+            series: the name of the series that the spec takes.
+
+        Raises:
+            OSError: one cannot be read.
+        """
+        root = self.root
+        found = hashlib.sha256(_PROGRAM.encode())
+        for path in _inputs(root, self.name, series):
+            kind = f"link to {path.readlink()}" if path.is_symlink() else "file"
+            line = f"{_digest(path)} {kind} {path.relative_to(root.path)}\0"
+            found.update(line.encode("utf-8", "surrogateescape"))
+        return found.hexdigest()
+
+
+def _directory() -> str:
+    """The current directory, from which layouts are named; nothing where it is gone."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _digest(path: Path) -> str:
+    if not path.is_file():
+        return "no file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finished | None:
+    """The build that was made of the same inputs before; None where it has to be made.
+
+    Args:
+        asked: what is to be built.
+        cache: the user's cache.
+        lock: the overlay's, which has to record the same build: what changed since is for a build to tell.
+        documents: whether the attestations are needed too.
+    """
+    place = asked.place(cache)
+    try:
+        head, blobs = _unpack(_read(place))
+        if head["files"] != asked.read_files(head["series"]) or head["pins"] != lock.pins:
+            return None
+        finished = from_parts(head["build"], blobs)
+        if documents and not all(image.documents for image in finished.images):
+            return None
+        if not finished.images or not _recorded(finished, lock):
+            return None
+    except FileNotFoundError:
+        return None
+    except (
+        OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverlayError,
+    ):  # fmt: skip
+        # Another version's, half of one, or damaged: it is worth no message, since it can be made again.
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
+        return None
+    return finished
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The files that a build is made from, as they were before it read them.
+
+    Args:
+        asked: what is built.
+        series: the name of the series that its spec takes.
+        files: one digest of them all.
+    """
+
+    asked: Asked
+    series: str
+    files: str
+
+
+def watch(asked: Asked) -> Watch | None:
+    """Look at the files of a build before it reads them; None where one is missing, which the build tells."""
+    from builder.project.spec import read_spec
+
+    try:
+        series = read_spec(asked.root.spec_path(asked.name)).patches.series
+        return Watch(asked, series, asked.read_files(series))
+    except (OSError, OverlayError):
+        return None
+
+
+def keep(watched: Watch, cache: Path, lock: Lock, finished: Finished) -> None:
+    """Keep a build, unless a file that it was made from changed meanwhile.
+
+    Args:
+        watched: its files, as they were before it.
+        cache: the user's cache.
+        lock: the overlay's, as it was read.
+        finished: what came out.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    if watched.asked.read_files(watched.series) != watched.files:
+        return
+    build, blobs = to_parts(finished)
+    head = {"files": watched.files, "series": watched.series, "pins": lock.pins, "build": build}
+    data = _pack(head, blobs)
+    if len(data) <= LARGEST:
+        write_cached(watched.asked.place(cache), data)
+
+
+def _recorded(finished: Finished, lock: Lock) -> bool:
+    """Whether the lock says of inputs, bases and images what this build would write."""
+    return lock.sections.get(INPUTS) == finished.inputs and all(
+        lock.bases.get(str(image.base.digest)) == image.facts
+        and _without_references(lock.images.get(str(image.image.platform.canonical), {})) == image.record
+        for image in finished.images
+    )
+
+
+def _without_references(record: Any) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "references"}
+
+
+def _inputs(root: Root, name: str, series: str) -> Iterator[Path]:
+    yield root.overlays / f"{name}.yaml"
+    yield root.template
+    directory = root.patches / series
+    yield from sorted([directory / "series", *directory.glob("*.patch")])
+    yield from sorted(root.probes.glob("*.py"))
+
+
+def program_stamp(directory: Path) -> str:
+    """Tells this program from every other: in a checkout it changes between versions.
+
+    Names, sizes and times of its files are enough: nobody can set back when an inode changed.
+    """
+    return hashlib.sha256("\0".join(_program(directory)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _program(directory: Path) -> Iterator[str]:
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _program(Path(entry.path))
+            elif entry.name.endswith(".py"):
+                facts = entry.stat()
+                yield f"{entry.path} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
+
+
+# Taken when this module is imported, before the steps of a build are: they are of these files or newer ones.
+_PROGRAM = program_stamp(Path(__file__).parent.parent)
+
+
+def _read(place: Path) -> bytes:
+    """A kept build; an error if it is no file, or too large to be one."""
+    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("no file")
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError("too large")
+    return data
+
+
+def _pack(head: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
+    """A checksum of the rest, a line of JSON with the sizes of what follows it, and that."""
+    blobs = list(blobs)
+    line = json.dumps(head | {"sizes": [len(blob) for blob in blobs]}).encode()
+    rest = b"".join([b"\n", line, b"\n", *blobs])
+    return hashlib.sha256(rest).hexdigest().encode() + rest
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """What :func:`_pack` was given; a ``ValueError`` if this is anything else."""
+    if hashlib.sha256(memoryview(data)[_CHECKSUM:]).hexdigest().encode() != data[:_CHECKSUM]:
+        raise ValueError("the checksum is wrong")
+    start = data.index(b"\n", _CHECKSUM + 1) + 1
+    head: dict[str, Any] = json.loads(data[_CHECKSUM + 1 : start])
+    blobs = []
+    for size in head["sizes"]:
+        blobs.append(data[start : start + size])
+        start += size
+    return head, blobs

@@ -1,1 +1,0 @@
-"""Image values: descriptors, manifests, configs and layers. Nothing here knows networks."""

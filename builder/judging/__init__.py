@@ -1,1 +1,0 @@
-"""Which patches has upstream made unnecessary? Evidence of several kinds, one verdict; docs/retirement.md."""

@@ -1,0 +1,521 @@
+"""Judge every patch of a series on every target: gather the evidence, and decide."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from builder.errors import InvalidInput
+from builder.patch.patch import Patch
+from builder.patch.patch.requirements import requirements_of
+from builder.patch.series import Series
+from builder.printable import counted
+from builder.probe.harness import Answer, Tree
+from builder.probe.named_trees import pristine_tree
+from builder.probe.trees import GitTree, MappingTree
+from builder.project.releases import release_order
+from builder.retire.cached import Asked, Found, KeptEvidence
+from builder.retire.dependency import Pin, clashes, compare_pins, read_pins, with_pins
+from builder.retire.dependents import hanging_on
+from builder.retire.earlier import with_earlier
+from builder.retire.evidence import Behaviour, Dependency, Evidence, History, Landed, TextEvidence
+from builder.retire.history import Range, bisect, by_releases, commits_between, pickaxe
+from builder.retire.probed import Witness
+from builder.retire.pull_requests import Log, landed, requests_of
+from builder.retire.text import MergedSeries, merge_series
+from builder.retire.verdict import Verdict, decide, with_clashes, with_flaws, with_landed
+from builder.soundness.check import Checker, Flaw
+from builder.soundness.series import without
+from builder.source.files import SourceFile
+from builder.source.git import GitStore
+from builder.source.merge_tree import Scratch, open_scratch
+from builder.source.revision import Target
+from builder.source.upstream import Upstream
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged: a series and the tree that it was cut for.
+
+    Args:
+        name, version: of the overlay.
+        release: of the pin.
+        commit: of the pin in the upstream's repository; None where nobody knows it.
+        pin: the pinned sources.
+        series: the patches.
+        drop: patterns of files that are left out of every patch.
+        repository: the upstream's address; empty where nobody knows it.
+    """
+
+    name: str
+    version: str
+    release: str
+    commit: str | None
+    pin: Upstream
+    series: Series
+    drop: tuple[str, ...] = ()
+    repository: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One patch on one target."""
+
+    patch: str
+    target: str
+    verdict: Verdict
+    evidence: Evidence
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for programs."""
+        return {
+            "patch": self.patch,
+            "target": self.target,
+            "verdict": self.verdict.word,
+            "why": self.verdict.why,
+            "retirable": self.verdict.retirable,
+            "contradictions": list(self.verdict.contradictions),
+            "evidence": self.evidence.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every patch of a subject on every target."""
+
+    subject: Subject
+    targets: tuple[Target, ...]
+    judgements: tuple[Judgement, ...]
+
+    def of(self, patch: str, target: str) -> Judgement:
+        """The judgement of one patch on one target."""
+        return next(j for j in self.judgements if (j.patch, j.target) == (patch, target))
+
+    def on(self, target: str) -> list[Judgement]:
+        """The judgements on one target, in the series' order."""
+        return [judgement for judgement in self.judgements if judgement.target == target]
+
+    def merge(self, target: str) -> MergedSeries:
+        """The series merged into a target, for who carries it there."""
+        (found,) = (one for one in self.targets if one.name == target)
+        with open_scratch() as scratch:
+            return _merged(self.subject, found, scratch)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for programs."""
+        return {
+            "overlay": self.subject.name,
+            "version": self.subject.version,
+            "pin": self.subject.release,
+            "series": self.subject.series.name,
+            "patchset": self.subject.series.digest,
+            "targets": [
+                {"name": target.name, "source": target.upstream.kind, "commit": target.upstream.main.commit}
+                for target in self.targets
+            ],
+            "judgements": [judgement.as_json() for judgement in self.judgements],
+        }
+
+
+def judge(
+    subject: Subject,
+    targets: Sequence[Target],
+    probes: Path,
+    cache: Path,
+    *,
+    known: Sequence[str] = (),
+    accept_text: Collection[str] = (),
+    timeout: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Judge a series on targets, which are worked on side by side as far as there are processors.
+
+    Args:
+        subject: the series and its pin.
+        targets: pristine trees.
+        probes: ``patches/probes``.
+        cache: the cache's directory; answers of probes are kept there.
+        known: the releases there are, to say which were not asked.
+        accept_text: patches without a probe that a person retires on text alone.
+        timeout: seconds for one probe on one tree; None for the usual bound.
+        say: told what takes time.
+
+    Raises:
+        Unavailable: git fails, or a partial clone has to fetch a file and cannot.
+    """
+    checker = Checker(cache)
+    kept = KeptEvidence(cache / "evidence", subject.series, subject.drop, subject.pin, probes)
+    pin = _Pin(subject, probes, cache, timeout)
+    bench = _Bench(subject, probes, cache, pin, kept, frozenset(accept_text), timeout, checker)
+    say(
+        f"judging {counted(len(subject.series.patches), 'patch', 'patches')} "
+        f"on {counted(len(targets), 'target')}"
+    )
+    bench.find_side_by_side(targets)
+    with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
+        columns = list(pool.map(bench.judge, targets))
+    checker.save()
+    judgements = bench.read_together([judgement for column in columns for judgement in column])
+    return Report(subject, tuple(targets), _with_releases(judgements, subject, known))
+
+
+def _merged(subject: Subject, target: Target, scratch: Scratch) -> MergedSeries:
+    return merge_series(subject.series, subject.pin, target.upstream, scratch, drop=subject.drop)
+
+
+class _Pin:
+    """What is asked of the pin, once, when the first target wants it."""
+
+    def __init__(self, subject: Subject, probes: Path, cache: Path, timeout: float | None) -> None:
+        self._subject = subject
+        self._witness = partial(Witness, probes, cache, timeout=timeout)
+        self._lock = Lock()
+
+    def answer(self, name: str) -> Answer:
+        """What a patch's probe says of the pin."""
+        with self._lock:
+            return self._answers[name]
+
+    def versions(self) -> dict[str, Pin]:
+        """The versions of other packages that the pin asks for."""
+        with self._lock:
+            return self._versions
+
+    @cached_property
+    def _answers(self) -> dict[str, Answer]:
+        names = [patch.name for patch in self._subject.series.patches]
+        with self._witness() as witness:
+            return {name: witness.ask(name, self._tree) for name in names if witness.has_probe(name)}
+
+    @cached_property
+    def _versions(self) -> dict[str, Pin]:
+        return read_pins(self._tree)
+
+    @cached_property
+    def _tree(self) -> GitTree:
+        return pristine_tree(self._subject.pin)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What is the same for every target."""
+
+    subject: Subject
+    probes: Path
+    cache: Path
+    pin: _Pin
+    kept: KeptEvidence
+    accept_text: frozenset[str]
+    timeout: float | None
+    checker: Checker
+
+    def find_side_by_side(self, targets: Sequence[Target]) -> None:
+        """Have processes find what is not remembered yet: reading sources keeps one processor of Python busy.
+
+        They leave what they found where it is remembered; what one of them could not find is found again.
+        """
+        waiting = [target for target in targets if self.kept.get(target.upstream) is None]
+        workers = min(len(waiting), os.cpu_count() or 1)
+        if workers < 2:
+            return
+        for patch in self.subject.series.patches:
+            if (self.probes / f"{patch.name}.py").is_file():
+                self.pin.answer(patch.name)  # once, not once a process
+        children = [self._fork([waiting[n] for n in range(first, len(waiting), workers)])
+                    for first in range(workers)]  # fmt: skip
+        for child in children:
+            os.waitpid(child, 0)
+
+    def _fork(self, targets: Sequence[Target]) -> int:
+        """A process that finds what it can on these targets and ends; its id."""
+        child = os.fork()
+        if child:
+            return child
+        try:
+            for target in targets:
+                with ExitStack() as stack:
+                    witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
+                    _Case(self, target, witness, stack).find()
+            self.checker.save()
+        finally:
+            os._exit(0)  # an error is met again, and said, by who waits for this
+
+    def judge(self, target: Target) -> list[Judgement]:
+        """Every patch on one target."""
+        with ExitStack() as stack:
+            witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
+            case = _Case(self, target, witness, stack)
+            found = case.find()
+            return [case.judge(patch, found[patch.name]) for patch in self.subject.series.patches]
+
+    def read_together(self, judgements: Sequence[Judgement]) -> list[Judgement]:
+        """The judgements, where there is no probe with what earlier releases say of later ones."""
+        texts: dict[str, dict[str, TextEvidence]] = {}
+        for judgement in judgements:
+            texts.setdefault(judgement.target, {})[judgement.patch] = judgement.evidence.text
+        texts = with_earlier(texts)
+        return with_hangs(
+            [self._again(judgement, texts[judgement.target][judgement.patch]) for judgement in judgements]
+        )
+
+    def _again(self, judgement: Judgement, text: TextEvidence) -> Judgement:
+        if text == judgement.evidence.text or judgement.evidence.behaviour is not None:
+            return judgement
+        patch = next(patch for patch in self.subject.series.patches if patch.name == judgement.patch)
+        accepted = patch.name in self.accept_text
+        verdict = decide(text, None, without_probe=says_no_probe(patch), accepted=accepted)
+        verdict = with_flaws(verdict, text, judgement.evidence.flaws)
+        verdict = with_clashes(verdict, judgement.evidence.clashes)
+        verdict = _with_deadline(verdict, patch, judgement.target)
+        evidence = replace(judgement.evidence, text=text)
+        return replace(judgement, verdict=with_landed(verdict, evidence), evidence=evidence)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One target while its patches are judged."""
+
+    bench: _Bench
+    target: Target
+    witness: Witness
+    stack: ExitStack
+
+    def find(self) -> dict[str, Found]:
+        """What the sources say of every patch; as far as it is not remembered, it is asked."""
+        patches, kept = self.bench.subject.series.patches, self.bench.kept
+        known = kept.get(self.target.upstream) or {}
+        found = {patch.name: self._found(patch, known.get(patch.name)) for patch in patches}
+        if not known or any(found[n] != known.get(n) and found[n].is_certain for n in found):
+            kept.put(self.target.upstream, found)
+        return found
+
+    def _found(self, patch: Patch, known: Found | None) -> Found:
+        if known is not None and known.asked is not None:
+            return known
+        text = known.text if known else self._merged.evidence[patch.name]
+        asked = self._ask(patch.name, text)
+        needless = asked.behaviour is not None and asked.behaviour.pristine.state in ("fixed", "absent")
+        flaws = known.flaws if known else self._flaws(patch) if text.carried and not needless else ()
+        return Found(text, flaws, asked)
+
+    def judge(self, patch: Patch, found: Found) -> Judgement:
+        """The verdict on one patch."""
+        text, asked = found.text, found.asked or Asked()
+        verdict = decide(
+            text,
+            asked.behaviour,
+            asked.dependencies,
+            rolled_back=asked.rolled_back,
+            without_probe=says_no_probe(patch),
+            accepted=patch.name in self.bench.accept_text,
+        )
+        verdict = with_flaws(verdict, text, found.flaws)
+        verdict = _with_deadline(verdict, patch, self.target.name)
+        history = self._history(patch, asked.behaviour) if verdict.retirable else None
+        landed_there = self._landed(patch)
+        excluded = self._clashes(patch)
+        evidence = Evidence(
+            text, asked.behaviour, asked.dependencies, history, landed_there, found.flaws, excluded
+        )
+        verdict = with_landed(with_clashes(verdict, excluded), evidence)
+        return Judgement(patch.name, self.target.name, verdict, evidence)
+
+    @cached_property
+    def _tree(self) -> GitTree:
+        return pristine_tree(self.target.upstream)
+
+    @cached_property
+    def _merged(self) -> MergedSeries:
+        return _merged(self.bench.subject, self.target, self.stack.enter_context(open_scratch()))
+
+    def _clashes(self, patch: Patch) -> tuple[str, ...]:
+        """What the patch requires and the target's own pins exclude."""
+        requirements = requirements_of((patch,))
+        return tuple(clashes(requirements, read_pins(self._tree))) if requirements else ()
+
+    def _flaws(self, patch: Patch) -> tuple[Flaw, ...]:
+        """What the patch breaks in the target with those before it."""
+        state: dict[str, SourceFile | None] = {}
+        for step in self._merged.steps:
+            if step.name == patch.name:
+                before, after = {**state, **step.before}, {**state, **step.after}
+                sound = self.bench.checker.check(before, after, self._tree)
+                return without(sound.flaws, patch.allows)
+            state |= step.after
+        return ()
+
+    def _ask(self, name: str, text: TextEvidence) -> Asked:
+        """What the patch's probe says of the pin, the target, and the target with the patch."""
+        if not self.witness.has_probe(name):
+            return Asked()
+        pristine = self.witness.ask(name, self._tree)
+        carried = None
+        if text.carried and pristine.state not in ("fixed", "absent"):
+            carried = self.witness.ask(name, self._carried)
+        behaviour = Behaviour(self.bench.pin.answer(name), pristine, carried)
+        if not pristine.pins:
+            return Asked(behaviour)
+        dependencies = compare_pins(pristine.pins, self.bench.pin.versions(), read_pins(self._tree))
+        return Asked(behaviour, dependencies, self._rolled_back(name, behaviour, dependencies))
+
+    @cached_property
+    def _carried(self) -> Tree:
+        changed = {path: None if file is None else file.data for path, file in self._merged.changed.items()}
+        return MappingTree(changed, under=self._tree)
+
+    def _rolled_back(
+        self, name: str, behaviour: Behaviour, dependencies: tuple[Dependency, ...]
+    ) -> Answer | None:
+        """What the probe would say if the dependencies went back to the pin's versions."""
+        changed = [d for d in dependencies if d.changed and d.pinned is not None and d.target is not None]
+        if behaviour.pristine.state != "fixed" or not changed:
+            return None
+        return self.witness.ask(name, with_pins(self._tree, changed))
+
+    def _history(self, patch: Patch, behaviour: Behaviour | None) -> History | None:
+        span = self._span
+        if span is None or not span.commits:
+            return None
+        if behaviour is None:
+            # Without the files of every commit there is nothing to search in.
+            return pickaxe(span, patch) if self.target.fetch is None else None
+        return bisect(span, lambda commit: self._has_changed(patch.name, span, commit))
+
+    @cached_property
+    def _span(self) -> Range | None:
+        """The commits since the pin; None where there is no repository, or it does not have the pin."""
+        if self.target.repository is None:
+            return None
+        for pin in (
+            self.bench.subject.commit,
+            self.bench.subject.pin.main.commit,
+            self.bench.subject.release,
+        ):
+            if pin is not None:
+                try:
+                    return commits_between(self.target.repository, pin, self.target.revision)
+                except InvalidInput:
+                    continue  # the history begins elsewhere: then there is no such evidence
+        return None
+
+    @cached_property
+    def _log(self) -> Log | None:
+        """The target's commits; None where there is no repository."""
+        if self.target.repository is None:
+            return None
+        inner = self.target.repository / ".git"
+        return Log(GitStore(inner if inner.exists() else self.target.repository), self.target.revision)
+
+    def _landed(self, patch: Patch) -> tuple[Landed, ...]:
+        numbers = requests_of(patch, self.bench.subject.repository)
+        return landed(self._log, numbers) if numbers and self._log is not None else ()
+
+    def _has_changed(self, name: str, span: Range, commit: str) -> bool | None:
+        fetch = self.target.fetch
+        tree = pristine_tree(fetch(commit)) if fetch else GitTree(span.repository.path, commit)
+        state = self.witness.ask(name, tree).state
+        return None if state == "unknown" else state != "defect"
+
+
+def with_hangs(judgements: Sequence[Judgement]) -> list[Judgement]:
+    """The judgements, where a patch uses what only another adds that is not there: that one needs a person.
+
+    Args:
+        judgements: target after target, each in the series' order.
+    """
+    out: dict[tuple[str, str], str] = {}
+    found = []
+    for judgement in judgements:
+        here = {patch: why for (target, patch), why in out.items() if target == judgement.target}
+        text, verdict = judgement.evidence.text, judgement.verdict
+        is_carried = verdict.word in ("carry", "partial") or bool(judgement.evidence.flaws)
+        hangs = hanging_on(text.uses, here) if is_carried else ()
+        if hangs:
+            said = [f"{other} ({why}): only that adds {', '.join(names)}" for other, why, names in hangs]
+            verdict = replace(verdict, word="rework", why=f"hangs on {'; '.join(said)}; {verdict.why}")
+            judgement = replace(judgement, verdict=verdict)
+        if verdict.retirable:
+            out[judgement.target, judgement.patch] = f"{verdict.word}, left out"
+        elif hangs or (not text.carried and text.state != "merged"):
+            out[judgement.target, judgement.patch] = "hangs itself" if hangs else str(text)
+        found.append(judgement)
+    return found
+
+
+def check_accept_text(names: Iterable[str], series: Sequence[Series], probes: Path) -> None:
+    """Refuse names that ``--accept-text`` means nothing for.
+
+    Args:
+        names: patches that are to be retired on text alone.
+        series: those that are judged.
+        probes: ``patches/probes``.
+
+    Raises:
+        InvalidInput: no series has such a patch, or it has a probe, which decides.
+    """
+    there = {patch.name: patch for one in series for patch in one.patches}
+    for name in names:
+        if name not in there:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, there, n=1)
+            raise InvalidInput(
+                "there is no patch of this name to accept",
+                where="--accept-text",
+                found=name,
+                hint=f"did you mean {near[0]}?" if near else f"there are: {', '.join(there)}",
+            )
+        if (probes / f"{name}.py").is_file():
+            raise InvalidInput(
+                "the patch has a probe, and that decides",
+                where="--accept-text",
+                found=name,
+                hint=f"overlay probe RELEASE --only {name} shows what it says",
+            )
+
+
+def says_no_probe(patch: Patch) -> bool:
+    """Whether a patch says itself that it has no probe, and why: ``Overlay-Probe: none [reason]``."""
+    return any(value.split(" ", 1)[0] == "none" and "[" in value for value in patch.values("Overlay-Probe"))
+
+
+def _with_deadline(verdict: Verdict, patch: Patch, target: str) -> Verdict:
+    """The verdict, with what ``Overlay-Drop-After`` expected where it is another."""
+    late = [
+        release
+        for release in patch.values("Overlay-Drop-After")
+        if release_order(release) < release_order(target)
+    ]
+    if verdict.retirable or not late:
+        return verdict
+    said = f"it was expected to go after {late[0]} (Overlay-Drop-After), and the target needs it"
+    return replace(verdict, contradictions=(*verdict.contradictions, said))
+
+
+def _with_releases(
+    judgements: Sequence[Judgement], subject: Subject, known: Sequence[str]
+) -> tuple[Judgement, ...]:
+    """The judgements with the first release that needs the patch no more, where no commit was found."""
+    asked: dict[str, list[tuple[str, bool]]] = {}
+    for judgement in judgements:
+        if judgement.target in known:
+            asked.setdefault(judgement.patch, []).append((judgement.target, judgement.verdict.retirable))
+    found = []
+    for judgement in judgements:
+        evidence = judgement.evidence
+        if judgement.verdict.retirable and evidence.history is None and judgement.target in known:
+            rows = asked[judgement.patch]
+            behaviour = evidence.behaviour
+            if behaviour is not None and subject.release not in dict(rows):
+                rows = [(subject.release, behaviour.pin.state in ("fixed", "absent")), *rows]
+            history = by_releases(rows, subject.release, known)
+            judgement = replace(judgement, evidence=replace(evidence, history=history))
+        found.append(judgement)
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""What somebody other than the builder can find out about an image or a running container."""
