@@ -39,7 +39,7 @@ from builder.record.manifest import MANIFEST_PATH
 from builder.project.pin import pinned
 from builder.probe.evaluate import probe_series
 from builder.probe.named_trees import patched_tree, pristine_tree
-from builder.patch.patch.requirements import requirements_of
+from builder.patch.requirements import requirements_of
 from builder.project.requirements import check_installed, unmet
 from builder.project.project import Root
 from builder.patch.series import Series, check_reaches, chosen_series

@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.errors import InvalidInput
 from builder.patch.patch import Patch
-from builder.patch.patch.requirements import requirements_of
+from builder.patch.requirements import requirements_of
 from builder.patch.series import Series
 from builder.printable import counted
 from builder.probe.harness import Answer, Tree

@@ -15,7 +15,7 @@ from builder.patch.apply import apply_series
 from builder.patch.canonical import Draft, write_patches
 from builder.patch.message import Head
 from builder.patch.patch import Patch, parse_patch, read_allowances
-from builder.patch.patch.requirements import requirements_of
+from builder.patch.requirements import requirements_of
 from builder.patch.series import Series, check_depends, read_series
 from builder.printable import counted
 from builder.probe.harness import Answer
