@@ -34,6 +34,7 @@ test: lint types
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/zizmor --offline --quiet .github/workflows action.yml
 
 types: $(DEV)
