@@ -233,7 +233,7 @@ import sys
 from pathlib import Path
 from builder.oci.registry.credentials import find_login
 assert find_login("r.org", [Path({str(path)!r})], print) is None
-assert not any(name.split(".")[0] in ("oras", "requests") for name in sys.modules)
+assert not any(name.split(".")[0] in ("requests", "docker") for name in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -1,12 +1,12 @@
-"""Logins for registries, as ``docker login`` and ``podman login`` left them. oras resolves them."""
+"""Logins for registries, as ``docker login`` and ``podman login`` left them."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import logging
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from builder.errors import Unavailable
 from builder.oci.reference import DEFAULT_REGISTRY
 
 DOCKER_HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", "docker.io", "registry-1.docker.io")
+HELPER_TIMEOUT = 60.0  # seconds; a helper may ask its user
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,6 @@ def config_files(environment: Mapping[str, str] = os.environ) -> list[Path]:
 def find_login(registry: str, files: list[Path], warn: Callable[[str], None]) -> Login | None:
     """The first login for ``registry`` in ``files``; ``None`` where there is none.
 
-    oras is imported only when a file speaks of this registry: it costs more time than a whole push.
-
     Raises:
         Unavailable: a file or credential helper that speaks of the registry cannot be used.
     """
@@ -91,69 +90,70 @@ def _read_config(path: Path) -> dict[str, object]:
 
 def _login(config: Mapping[str, object], key: str, path: Path, warn: Callable[[str], None]) -> Login | None:
     entry = _mapping(_mapping(config, "auths"), key)
-    if token := entry.get("identitytoken"):  # oras knows only user and password
+    if token := entry.get("identitytoken"):
         return Login("", str(token), str(path))
-    if entry.get("auth"):
-        return _decode(_ask_oras(config, key, path), path)
+    if basic := entry.get("auth"):
+        return _decode(basic, path)
     listed = key in _mapping(config, "auths")
     helper = _mapping(config, "credHelpers").get(key) or (listed and config.get("credsStore"))
     if not helper:
         return None
     program = f"docker-credential-{helper}"
-    from shutil import which
-
-    if which(program) is None:
+    installed = shutil.which(program)
+    if installed is None:
         warn(f"{path} names the credential helper {program} for {key}, which is not installed")
         return None
-    basic = _ask_oras(config, key, path)
-    if basic is None:
+    login = _ask_helper(program, installed, key, path)
+    if login is None:
         warn(f"the credential helper {program} that {path} names has no login for {key}")
-    return _decode(basic, path)
+    return login
 
 
-def _ask_oras(config: Mapping[str, object], key: str, path: Path) -> str | None:
-    """oras's answer: base64 of user and password, read from the file or from a credential helper."""
-    from oras.auth.base import AuthBackend
-    from oras.container import Container
-    from oras.logger import logger
+def _ask_helper(program: str, path_to_it: str, key: str, file: Path) -> Login | None:
+    """What ``docker-credential-X get`` says of a registry; None where it has no login.
 
-    logger.set_level(logging.CRITICAL)  # it would print; what matters is warned of here
-    container = Container("any/name")
-    container.registry = key
-    backend = AuthBackend()
-    # Given beforehand, since load_configs would always mix in the file of the home directory.
-    backend._auth_config = {
-        "auths": {**_mapping(config, "auths")},
-        "credHelpers": _mapping(config, "credHelpers"),
-        "credsStore": config.get("credsStore"),
-    }
+    It reads the registry's key and writes JSON, or a message and a status other than 0
+    (https://github.com/docker/docker-credential-helpers, "Development").
+    """
+    unusable = Unavailable(
+        f"the credential helper {program} gave no usable answer",
+        where=f"{key} in {file}",
+        hint=f"log in again: docker login {key}",
+    )
     try:
-        backend.load_configs(container)
-    except (KeyError, ValueError, OSError):
-        raise Unavailable(
-            "the credential helper for a registry gave no usable answer",
-            where=f"{key} in {path}",
-            hint=f"log in again: docker login {key}",
-        ) from None
-    basic = getattr(backend, "_basic_auth", None)
-    return basic if isinstance(basic, str) else None
-
-
-def _decode(basic: str | None, path: Path) -> Login | None:
-    if basic is None:
+        done = subprocess.run(
+            [path_to_it, "get"], input=key.encode(), capture_output=True, check=False, timeout=HELPER_TIMEOUT
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        raise unusable from None  # what the helper was given and wrote stays out of every message
+    if done.returncode:
         return None
     try:
-        user, _, secret = base64.b64decode(basic, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+        answer = json.loads(done.stdout)
+        user, secret = answer["Username"], answer["Secret"]
+    except (ValueError, KeyError, TypeError):
+        raise unusable from None
+    if not (isinstance(user, str) and isinstance(secret, str)):
+        raise unusable
+    return _login_of(user, secret, file)
+
+
+def _decode(basic: object, path: Path) -> Login:
+    try:
+        user, _, secret = base64.b64decode(str(basic), validate=True).decode().partition(":")
+    except ValueError:
         raise Unavailable(
             "a registry login is damaged",
             where=str(path),
             expected="base64 of user:password",
             hint="log in again",
         ) from None
-    if user == "<token>":  # what credential helpers call an identity token
-        return Login("", secret, str(path))
-    return Login(user, secret, str(path))
+    return _login_of(user, secret, path)
+
+
+def _login_of(user: str, secret: str, path: Path) -> Login:
+    identity_token = user == "<token>"  # what credential helpers call it
+    return Login("" if identity_token else user, secret, str(path))
 
 
 def _mapping(config: Mapping[str, object], key: str) -> Mapping[str, object]:
