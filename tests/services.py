@@ -50,6 +50,7 @@ PACKAGES = {
     "skopeo": "skopeo",
     "buildah": "buildah",
     "podman": "podman",
+    "umoci": "umoci",
     "faketime": "faketime",
     "openssl": "openssl",
     "quilt": "quilt",

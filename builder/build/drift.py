@@ -19,6 +19,9 @@ from builder.project.lock import INPUTS, Lock
 from builder.record.manifest import MANIFEST_SCHEMA
 from builder.patch.series import Series
 from builder.project.spec import Spec
+from builder.oci.model import Format, format_input
+
+_UNSAID = {"format": "base"}  # what is meant where an input is not written
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class Drift:
     """One input that is not what it was.
 
     Args:
-        kind: ``spec``, ``series``, ``patch``, ``version``, ``template``, ``base``, ``schema``, ``tool`` or
-            ``time``.
+        kind: ``spec``, ``series``, ``patch``, ``version``, ``template``, ``base``, ``schema``, ``tool``,
+            ``format`` or ``time``.
         where: the key, patch or platform.
         locked, found: what the lock says, and what is here.
     """
@@ -41,7 +44,9 @@ class Drift:
         return f"{self.kind}: {self.where}: locked {self.locked}, now {self.found}"
 
 
-def build_inputs(spec: Spec, series: Series, template: Path, created: int) -> dict[str, Any]:
+def build_inputs(
+    spec: Spec, series: Series, template: Path, created: int, format: Format = "base"
+) -> dict[str, Any]:
     """Everything that decides an image but its base: the lock's section ``inputs``.
 
     Args:
@@ -49,6 +54,7 @@ def build_inputs(spec: Spec, series: Series, template: Path, created: int) -> di
         series: its patches.
         template: ``Dockerfile.in``.
         created: the time of everything new, in seconds since 1970.
+        format: which media types are asked for.
     """
     return {
         "created": timestamp(created),
@@ -57,6 +63,7 @@ def build_inputs(spec: Spec, series: Series, template: Path, created: int) -> di
         "spec": spec.model_dump(mode="json", by_alias=True),
         "template": hashlib.sha256(template.read_bytes()).hexdigest(),
         "tool": __version__,
+        **format_input(format),
     }
 
 
@@ -139,10 +146,12 @@ def _simple_drift(locked: Mapping[str, Any], inputs: Mapping[str, Any]) -> Itera
         "tool": ("tool", "the tool's version"),
         "template": ("template", "Dockerfile.in"),
         "created": ("time", "SOURCE_DATE_EPOCH, or the spec's date"),
+        "format": ("format", "--format"),
     }
     for key, (kind, where) in named.items():
-        if locked.get(key) != inputs[key]:
-            yield Drift(kind, where, str(locked.get(key)), str(inputs[key]))
+        before, now = (values.get(key, _UNSAID.get(key)) for values in (locked, inputs))
+        if before != now:
+            yield Drift(kind, where, str(before), str(now))
 
 
 def _spec_drift(locked: Any, spec: Any) -> Iterator[Drift]:

@@ -32,7 +32,6 @@ from builder.build.result import Finished, FinishedImage, Report
 from builder.source.git import GitStore
 from builder.oci.append import new_index
 from builder.oci.layer import Layer
-from builder.oci.model import ByteProgress, Descriptor, NewImage, Platform, RawManifest
 from builder.oci.reference import LayoutReference, Reference
 from builder.project.lock import Lock
 from builder.record.manifest import MANIFEST_PATH
@@ -43,6 +42,7 @@ from builder.patch.requirements import requirements_of
 from builder.project.requirements import check_installed, unmet
 from builder.project.project import Root
 from builder.patch.series import Series, check_reaches, chosen_series
+from builder.oci.model import ByteProgress, Descriptor, Format, NewImage, Platform, RawManifest
 from builder.soundness.check import Checker
 from builder.soundness.series import check_series
 from builder.project.spec import Spec, read_spec
@@ -75,6 +75,7 @@ class Patched:
         probes: what the probes said, by patch: ``defect->fixed``, or ``none`` for a patch without a probe.
         template: ``Dockerfile.in``.
         notes: patched files that could not be looked at, or were broken before.
+        format: which media types its images get.
     """
 
     spec: Spec
@@ -83,6 +84,7 @@ class Patched:
     probes: Mapping[str, str]
     template: Path
     notes: tuple[str, ...] = ()
+    format: Format = "base"
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class Request:
         cache: the user's cache.
         lock: the overlay's.
         is_locked: whether an input that is not what the lock says is an error.
+        format: which media types the images get.
     """
 
     root: Root
@@ -135,6 +138,7 @@ class Request:
     cache: Path
     lock: Lock
     is_locked: bool = False
+    format: Format = "base"
 
 
 @dataclass(frozen=True)
@@ -174,13 +178,14 @@ def plan_overlay(
     bases = choose_bases(spec, locations, network, request.platforms)
     # Before the series is applied: a patch that changed is drift, whether it still applies or not.
     series = _locked_series(root, spec, lock) if request.is_locked else series_of(root, spec)
-    inputs = build_inputs(spec, series, root.template, creation_time(spec))
+    inputs = build_inputs(spec, series, root.template, creation_time(spec), request.format)
     if request.is_locked:
         if drifts := find_drift(lock, inputs, bases):
             raise drift_error(drifts, request.name)
     elif changed := unversioned_changes(lock, inputs):
         warn(f"{', '.join(changed)}: changed since the lock, and the overlay's version is still the same")
     patched = patch_upstream(root, spec, request.cache, request.sources, say=say)
+    patched = replace(patched, format=request.format)
     plans = plan_images(patched, bases, lock=lock, cache=request.cache, progress=progress)
     return Planned(patched, tuple(plans), inputs)
 
@@ -330,6 +335,7 @@ def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteP
         requirements=requirements,
         settings=settings,
         created=creation_time(patched.spec),
+        format=patched.format,
     )
 
 

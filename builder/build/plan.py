@@ -19,7 +19,7 @@ from builder.base.claims import contradictions
 from builder.build.declared import declare
 from builder.build.dockerfile import Recipe, parse_dockerfile
 from builder.errors import InvalidInput
-from builder.oci.append import append, labels_of, timestamp
+from builder.oci.append import append, as_oci, labels_of, timestamp
 from builder.oci.layer import (
     Layer,
     LayerDirectory,
@@ -30,7 +30,7 @@ from builder.oci.layer import (
     layer_media_type,
     parent_directories,
 )
-from builder.oci.model import NewImage, canonical_json, sha256_digest
+from builder.oci.model import Format, NewImage, RawManifest, canonical_json, format_input, sha256_digest
 from builder.oci.settings import Settings, said_over, settings_of
 from builder.record.manifest import (
     MANIFEST_PATH,
@@ -85,6 +85,7 @@ class Plan:
         dockerfile: the rendered recipe.
         labels: of its record.
         created: seconds since 1970.
+        format: which media types the image gets.
     """
 
     base: Base
@@ -95,6 +96,12 @@ class Plan:
     dockerfile: str
     labels: Mapping[str, str]
     created: int
+    format: Format = "base"
+
+    @property
+    def below(self) -> RawManifest:
+        """The base's manifest in the media types that the image gets."""
+        return _in_format(self.base.manifest, self.format)
 
 
 def make_plan(
@@ -108,6 +115,7 @@ def make_plan(
     requirements: Sequence[Requirement],
     settings: Settings,
     created: int,
+    format: Format = "base",
 ) -> Plan:
     """Plan an image.
 
@@ -121,6 +129,7 @@ def make_plan(
         settings: what containers of the image will have, as :func:`expected_settings` says; the facts were
             found for them.
         created: the time of everything new, in seconds since 1970.
+        format: which media types the image gets.
 
     Raises:
         InvalidInput: the template cannot be rendered, or sets something else now than for a draft.
@@ -128,11 +137,13 @@ def make_plan(
     files = _post_images(applied, facts)
     modes = {path: f"{file.mode:04o}" for path, file in files.items()}
     image_paths = {path: "/" + fact.image_path for path, fact in facts.files.items()}
-    manifest = _manifest(spec, applied, base, facts, probes, requirements, image_paths, modes, settings)
+    manifest = _manifest(
+        spec, applied, base, facts, probes, requirements, image_paths, modes, settings, format
+    )
     record = _context_file(MANIFEST_PATH.lstrip("/"), manifest.as_bytes(), 0o644, 0, 0)
     empty = [_context_file(path, b"", fact.mode, fact.uid, fact.gid) for path, fact in facts.bytecode.items()]
     baked = tuple(sorted([*files.values(), *empty, record], key=lambda file: file.image_path))
-    labels = _labels(spec, applied, base, manifest, template, created)
+    labels = _labels(spec, applied, base, manifest, template, created, format)
     dockerfile = render_template(template, _values(spec, applied, base, _copies(baked), labels))
     _check_settings(declare(dockerfile, settings_of(base.config)), settings, labels)
     removed = tuple(
@@ -142,7 +153,7 @@ def make_plan(
             if source is None and applied.before[path] is not None
         )
     )
-    return Plan(base, facts, manifest, baked, removed, dockerfile, labels, created)
+    return Plan(base, facts, manifest, baked, removed, dockerfile, labels, created, format)
 
 
 def expected_settings(spec: Spec, applied: AppliedSeries, base: Base, template: Path) -> Settings:
@@ -221,12 +232,10 @@ def bake(plan: Plan) -> tuple[NewImage, Layer]:
     entries = _copied(recipe, plan)
     entries += [Whiteout(path) for path in plan.removed]
     entries += _parents(entries, plan.facts.directories)
-    layer = build_layer(
-        entries, mtime=plan.created, media_type=layer_media_type(plan.base.manifest.media_type)
-    )
+    layer = build_layer(entries, mtime=plan.created, media_type=layer_media_type(plan.below.media_type))
     overlay = plan.manifest.overlay
     image = append(
-        plan.base.manifest,
+        plan.below,
         plan.base.config,
         layer,
         created=plan.created,
@@ -274,7 +283,13 @@ def notes_label(manifest: Manifest) -> str:
     return json.dumps(manifest.base.notes, separators=(",", ":"))
 
 
-def inputs_digest(spec: Spec, patchset: str, base_digest: str, template: Path) -> str:
+def _in_format(manifest: RawManifest, format: Format) -> RawManifest:
+    return as_oci(manifest) if format == "oci" else manifest
+
+
+def inputs_digest(
+    spec: Spec, patchset: str, base_digest: str, template: Path, format: Format = "base"
+) -> str:
     """One digest of everything an image is made from: spec, series, template, base, and the tool's schema.
 
     Args:
@@ -282,6 +297,7 @@ def inputs_digest(spec: Spec, patchset: str, base_digest: str, template: Path) -
         patchset: digest of its series.
         base_digest: of the platform's base.
         template: ``Dockerfile.in``.
+        format: which media types are asked for, whatever the base's are.
     """
     said = spec.model_dump(mode="json", by_alias=True, exclude={"base": {"index", "platforms"}})
     value = {
@@ -291,6 +307,7 @@ def inputs_digest(spec: Spec, patchset: str, base_digest: str, template: Path) -
         "patchset": patchset,
         "base": base_digest,
         "template": hashlib.sha256(template.read_bytes()).hexdigest(),
+        **format_input(format),
     }
     return sha256_digest(canonical_json(value))
 
@@ -385,6 +402,7 @@ def _manifest(
     image_paths: dict[str, str],
     modes: dict[str, str],
     settings: Settings,
+    format: Format,
 ) -> Manifest:
     for report in applied.reports:
         for change in report.files:
@@ -399,6 +417,9 @@ def _manifest(
             digest=base.manifest.digest,
             platform=str(base.platform),
             notes=contradictions(labels_of(base.config), facts.roots, spec.upstream),
+            media_type=None
+            if _in_format(base.manifest, format) == base.manifest
+            else base.manifest.media_type,
         ),
         upstream=UpstreamRecord(
             repository=spec.upstream.repository,
@@ -456,7 +477,13 @@ def _declared(settings: Settings, base: Settings) -> dict[str, Any]:
 
 
 def _labels(
-    spec: Spec, applied: AppliedSeries, base: Base, manifest: Manifest, template: Path, created: int
+    spec: Spec,
+    applied: AppliedSeries,
+    base: Base,
+    manifest: Manifest,
+    template: Path,
+    created: int,
+    format: Format,
 ) -> dict[str, str]:
     """Labels of the config, and annotations of the manifest where its family has them."""
     labels = {
@@ -469,7 +496,7 @@ def _labels(
         f"{LABEL}.patches": " ".join(applied.series.names),
         f"{LABEL}.patchset": applied.series.digest,
         f"{LABEL}.manifest": manifest.digest,
-        INPUTS_LABEL: inputs_digest(spec, applied.series.digest, base.manifest.digest, template),
+        INPUTS_LABEL: inputs_digest(spec, applied.series.digest, base.manifest.digest, template, format),
     }
     if spec.upstream.commit:
         labels[f"{OCI}.revision"] = spec.upstream.commit

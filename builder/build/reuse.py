@@ -27,6 +27,7 @@ from builder.oci.reference import LAYOUT_SCHEME
 from builder.project.lock import INPUTS, Lock
 from builder.project.project import Root
 from builder.project.whole_file import write_cached
+from builder.oci.model import Format
 
 DIRECTORY = "built"
 LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
@@ -42,12 +43,14 @@ class Asked:
         name: of the overlay.
         base: what ``--base`` says.
         platforms: what ``--platform`` says, in order.
+        format: what ``--format`` says.
     """
 
     root: Root
     name: str
     base: str | None
     platforms: tuple[str, ...]
+    format: Format = "base"
 
     def place(self, cache: Path) -> Path:
         """The file of the cache that a build of this is kept in; layouts are named from the directory."""
@@ -57,6 +60,7 @@ class Asked:
             self.name,
             self.base,
             self.platforms,
+            self.format,
             os.environ.get("SOURCE_DATE_EPOCH"),
             _directory() if (self.base or "").startswith(LAYOUT_SCHEME) else "",
         ]

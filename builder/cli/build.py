@@ -11,10 +11,17 @@ import click
 
 from builder.build.result import Finished, Report, locked, pushed_before
 from builder.build.reuse import Asked, keep, recall, watch
-from builder.cli.options import lock_option, name_argument, root_option, sandbox_option, source_options
+from builder.cli.options import (
+    format_option,
+    lock_option,
+    name_argument,
+    root_option,
+    sandbox_option,
+    source_options,
+)
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
-from builder.oci.model import Platform
+from builder.oci.model import Format, Platform
 from builder.oci.reference import LayoutReference, Reference, parse_location
 from builder.project.lock import Lock, check_writable, read_lock, update_lock
 from builder.project.project import Root, cache_path, find_root
@@ -99,6 +106,7 @@ class OneOrAll(click.Command):
     show_default=True,
     help="What RUN sees of the network, with --engine docker.",
 )
+@format_option
 @click.option("--load", is_flag=True, help="Bring the image into the Docker Engine.")
 @click.option("--locked", "is_locked", is_flag=True, help="Fail if an input is not what the lock says.")
 @click.option("--check", is_flag=True, help="Build twice in memory, and compare; exit 6 shows what differs.")
@@ -131,6 +139,7 @@ def command(
     tag_template: str,
     engine: str,
     network: str,
+    format: Format,
     load: bool,
     is_locked: bool,
     check: bool,
@@ -153,7 +162,7 @@ def command(
 
     targets = _targets(push, output)
     writes = not dry_run and bool(targets or load or engine == "docker")
-    _check_usage(engine, writes=writes, dry_run=dry_run, check=check, several=len(platforms) > 1)
+    _check_usage(engine, format, writes=writes, dry_run=dry_run, check=check, several=len(platforms) > 1)
     key = _read_key(sign_key)
     delivery = Delivery(tuple(targets), complete, load, tag_template, not no_attach, attest, key)
     if engine == "docker":
@@ -171,6 +180,7 @@ def command(
         delivery=delivery,
         engine=engine,
         network=network,
+        format=format,
         writes=writes,
         locks=() if is_locked else locks,
         is_locked=is_locked,
@@ -184,7 +194,7 @@ def command(
             update_lock(locks, outcome.locked)
     finally:
         job.progress.close()
-    for text in outcome.report.warnings:
+    for text in (*outcome.report.warnings, *(outcome.delivered.notes if outcome.delivered else ())):
         warn(text)
     written = locks[0] if outcome.delivered and not is_locked else None
     if as_json:
@@ -206,6 +216,7 @@ class Job:
         sources: kind, address and file of the pinned source (see :class:`builder.build.pipeline.Sources`).
         delivery: where it goes.
         engine, network: what bakes it, and what RUN sees of the network.
+        format: which media types it gets.
         writes: whether anything is written.
         locks: the lock's files, if it is to be written.
         is_locked, check: whether drift is an error, and whether it is built twice.
@@ -222,6 +233,7 @@ class Job:
     delivery: Delivery
     engine: str
     network: str
+    format: Format
     writes: bool
     locks: Sequence[Path]
     is_locked: bool
@@ -234,7 +246,7 @@ class Job:
         is_plain = self.sources == ("auto", None, None) and self.delivery.key is None
         if not (is_plain and self.writes and self.engine == "oci") or self.is_locked or self.check:
             return None
-        return Asked(self.home, self.name, self.base, self.platforms)
+        return Asked(self.home, self.name, self.base, self.platforms, self.format)
 
 
 @dataclass(frozen=True)
@@ -285,8 +297,9 @@ def _built(job: Job, registries: Network) -> Outcome:
     from builder.build.pipeline import Request, Sources, bake_images, finish, plan_overlay, report_of
 
     platforms = [Platform.parse(text) for text in job.platforms]
+    sources = Sources(*job.sources)
     request = Request(
-        job.home, job.name, job.base, platforms, Sources(*job.sources), job.cache, job.lock, job.is_locked
+        job.home, job.name, job.base, platforms, sources, job.cache, job.lock, job.is_locked, job.format
     )
 
     def plan(request: Request) -> Planned:
@@ -361,7 +374,9 @@ def _targets(push: str | None, output: str | None) -> list[Reference | LayoutRef
     return targets
 
 
-def _check_usage(engine: str, *, writes: bool, dry_run: bool, check: bool, several: bool) -> None:
+def _check_usage(
+    engine: str, format: Format, *, writes: bool, dry_run: bool, check: bool, several: bool
+) -> None:
     if not (writes or dry_run or check):
         raise UsageError(
             "the image has nowhere to go",
@@ -371,6 +386,10 @@ def _check_usage(engine: str, *, writes: bool, dry_run: bool, check: bool, sever
         raise UsageError(
             "a Docker Engine stamps its own times into what it bakes: no two builds are the same",
             hint="--check goes with --engine oci",
+        )
+    if engine == "docker" and format != "base":
+        raise UsageError(
+            "a Docker Engine chooses the media types itself", hint="--format goes with --engine oci"
         )
     if engine == "docker" and several:
         raise UsageError(
@@ -423,6 +442,7 @@ def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
         "recalled": outcome.is_recalled,
         "before": outcome.before,
         "moved": delivered.moved if delivered else {},
+        "notes": list(delivered.notes) if delivered else [],
         "images": report.images,
     }
 

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from builder.build.pipeline import Sources
-from builder.cli.options import root_option, sandbox_option
+from builder.cli.options import format_option, root_option, sandbox_option
 from builder.cli.output import Progress, json_option, print_error, print_json, print_line, print_table, warn
 from builder.errors import UsageError
-from builder.oci.model import Platform
+from builder.oci.model import Format, Platform
 from builder.oci.reference import LayoutReference, Reference, parse_location
 from builder.project.project import cache_path, find_root
 from builder.publish.fleet import Outcome, Workshop, build_many
@@ -36,6 +36,7 @@ Examples:
     "--platform", "platforms", multiple=True, metavar="OS/ARCH", help="Only these (default: each spec's)."
 )
 @click.option("--tag-template", default=DEFAULT_TAG, show_default=True, help="Tags, one an overlay.")
+@format_option
 @click.option("--rebuild", is_flag=True, help="Build also what the repository holds already.")
 @click.option("--no-attach", is_flag=True, help="With --push: attach no attestations to the images.")
 @click.option(
@@ -59,6 +60,7 @@ def command(
     complete: bool,
     platforms: tuple[str, ...],
     tag_template: str,
+    format: Format,
     rebuild: bool,
     no_attach: bool,
     jobs: int,
@@ -91,6 +93,7 @@ def command(
                 tuple(Platform.parse(text) for text in platforms),
                 held,
                 progress,
+                format,
             )
             outcomes = build_many(list(names) or home.names(), workshop, jobs)
     finally:

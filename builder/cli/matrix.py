@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from builder.cli.options import root_option
+from builder.cli.options import format_option, root_option
 from builder.cli.output import json_option, print_table, warn
 from builder.errors import UsageError
-from builder.oci.model import Platform
+from builder.oci.model import Format, Platform
 from builder.oci.reference import LayoutReference, Reference, parse_location
 from builder.oci.registry.location import open_source
 from builder.project.project import find_root
@@ -42,6 +42,7 @@ Examples:
 @click.option(
     "--tag-template", default=DEFAULT_TAG, show_default=True, help="Tags, as overlay build has them."
 )
+@format_option
 @root_option
 @json_option
 def command(
@@ -51,6 +52,7 @@ def command(
     everything: bool,
     platforms: tuple[str, ...],
     tag_template: str,
+    format: Format,
     root: Path | None,
     as_json: bool,
 ) -> None:
@@ -72,12 +74,12 @@ def command(
     wanted = [Platform.parse(text) for text in platforms]
     chosen = list(names) or home.names()
     if changed_since:
-        said = [read_row(home, name, wanted, tag_template, None) for name in chosen]
-        same = unchanged_since(home, changed_since, [row for row in said if isinstance(row, Row)])
+        said = [read_row(home, name, wanted, tag_template, None, format) for name in chosen]
+        same = unchanged_since(home, changed_since, [row for row in said if isinstance(row, Row)], format)
         chosen = [name for name in chosen if name not in same]
     with Network(warn=warn) as network:
         opened = partial(open_source, network=network) if target else None
-        read = [read_row(home, name, wanted, tag_template, opened) for name in chosen]
+        read = [read_row(home, name, wanted, tag_template, opened, format) for name in chosen]
         rows = [row for row in read if isinstance(row, Row)]
         todo = {
             row.name: missing_platforms(row, network.repository(target)) if target else row.platforms

@@ -44,6 +44,14 @@ platform_option = click.option(
     "--platform", metavar="OS/ARCH", help="Which image of an index; need not be given where there is one."
 )
 
+format_option = click.option(
+    "--format",
+    type=click.Choice(["base", "oci"]),
+    default="base",
+    show_default=True,
+    help="Media types of the image: as its base's, or OCI's, which every tool reads from a layout.",
+)
+
 lock_option = click.option(
     "--lock",
     "lock_file",

@@ -19,8 +19,10 @@ from builder.oci.model import (
     DOCKER_INDEX,
     DOCKER_MANIFEST,
     MANIFEST_TYPES,
+    OCI_CONFIG,
     OCI_INDEX,
     OCI_MANIFEST,
+    OCI_TYPES,
     Descriptor,
     NewImage,
     Platform,
@@ -95,6 +97,27 @@ def append(
         layers=(*base_layers(manifest), layer.descriptor),
         platform=platform_of(config),
     )
+
+
+def as_oci(manifest: RawManifest) -> RawManifest:
+    """The manifest of the same image in OCI's media types: config and layers stay the same bytes.
+
+    Raises:
+        ImageMismatch: it cannot be read, or has a layer of a kind that OCI has no type for.
+    """
+    if manifest.media_type == OCI_MANIFEST:
+        return manifest
+    value, layers = _read_manifest(manifest), base_layers(manifest)
+    converted = {
+        **value,
+        "mediaType": OCI_MANIFEST,
+        "config": {**value["config"], "mediaType": OCI_CONFIG},
+        "layers": [
+            {**entry, "mediaType": OCI_TYPES.get(layer.media_type, layer.media_type)}
+            for entry, layer in zip(value["layers"], layers, strict=True)
+        ],
+    }
+    return RawManifest(OCI_MANIFEST, canonical_json(converted))
 
 
 def new_index(children: Sequence[Descriptor], *, annotations: Mapping[str, str] | None = None) -> RawManifest:

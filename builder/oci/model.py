@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from builder.errors import ImageMismatch, InvalidInput
 
@@ -28,9 +28,26 @@ DOCKER_LAYER_ZSTD = "application/vnd.docker.image.rootfs.diff.tar.zstd"  # conta
 INDEX_TYPES = frozenset({OCI_INDEX, DOCKER_INDEX})
 MANIFEST_TYPES = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 
+# Each of Docker's types for which OCI has another name; the bytes are the same.
+OCI_TYPES = {
+    DOCKER_MANIFEST: OCI_MANIFEST,
+    DOCKER_CONFIG: OCI_CONFIG,
+    DOCKER_LAYER: OCI_LAYER,
+    DOCKER_LAYER_GZIP: OCI_LAYER_GZIP,
+    DOCKER_LAYER_ZSTD: OCI_LAYER_ZSTD,
+}
+
+Format = Literal["base", "oci"]
+"""The media types that an image gets: those of its base's family, or OCI's."""
+
 LARGEST_SIZE = (1 << 63) - 1  # bytes: sizes are int64 (image-spec, descriptor.md)
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+
+
+def format_input(format: Format) -> dict[str, str]:
+    """The format as one of the things that an image is made from; the default is not written."""
+    return {} if format == "base" else {"format": format}
 
 
 def sha256_digest(data: bytes) -> str:

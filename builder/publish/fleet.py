@@ -31,7 +31,7 @@ from builder.build.pipeline import (
 from builder.build.plan import Plan
 from builder.build.result import Finished, locked
 from builder.errors import OverlayError
-from builder.oci.model import Platform
+from builder.oci.model import Format, Platform
 from builder.oci.registry.location import open_source
 from builder.project.lock import Lock, read_lock, update_lock
 from builder.project.project import Root
@@ -56,6 +56,7 @@ class Workshop:
         platforms: which; none means those of each spec.
         held: the repository whose images need not be built again; None to build everything.
         say: hears of each overlay that is done.
+        format: which media types images get.
     """
 
     root: Root
@@ -66,6 +67,7 @@ class Workshop:
     platforms: tuple[Platform, ...]
     held: Repository | None
     say: Say
+    format: Format = "base"
     _mutexes: dict[str, Mutex] = field(default_factory=dict, repr=False)
     _guard: Mutex = field(default_factory=Mutex, repr=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -92,7 +94,7 @@ class Workshop:
             if key not in self._made:
                 self._made[key] = patch_upstream(self.root, spec, self.cache, self.sources, say=_silent)
             first: Patched = self._made[key]
-            return replace(first, spec=spec)
+            return replace(first, spec=spec, format=self.format)
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def _build(name: str, workshop: Workshop) -> Outcome:
             workshop.platforms,
             workshop.delivery.tag_template,
             partial(open_source, network=workshop.network),
+            workshop.format,
         )
         if isinstance(row, Skipped):
             return Outcome(name, "skipped", reason=row.reason)
@@ -179,7 +182,7 @@ def _built(row: Row, workshop: Workshop) -> Outcome:
     """The steps of ``overlay build``, with what is shared made once."""
     spec, root = row.spec, workshop.root
     patched, plans, _ = plan_row(row, workshop)
-    inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec))
+    inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec), workshop.format)
     delivery = workshop.delivery
     finished = finish(
         Planned(patched, tuple(plans), inputs),
@@ -193,7 +196,7 @@ def _built(row: Row, workshop: Workshop) -> Outcome:
 
     delivered = deliver(finished, delivery, workshop.network, say=_silent, progress=_quiet, on_named=lock)
     lock(*delivered.shared)
-    warnings = tuple(finished.report.warnings)
+    warnings = (*finished.report.warnings, *delivered.notes)
     return Outcome(row.name, "built", tuple(row.platforms), finished, delivered, warnings=warnings)
 
 

@@ -22,7 +22,7 @@ from builder.errors import ImageMismatch, InvalidInput, UsageError
 from builder.oci.append import base_config
 from builder.oci.document import json_object
 from builder.oci.index import index_images
-from builder.oci.model import ImageSource, Platform, RawManifest
+from builder.oci.model import Format, ImageSource, Platform, RawManifest
 from builder.oci.reference import LayoutReference, Reference
 from builder.patch.series import Series, chosen_series
 from builder.project.lock import Lock, read_lock
@@ -81,7 +81,12 @@ class Skipped:
 
 
 def read_row(
-    root: Root, name: str, platforms: Sequence[Platform], template: str, opened: Opener | None
+    root: Root,
+    name: str,
+    platforms: Sequence[Platform],
+    template: str,
+    opened: Opener | None,
+    format: Format = "base",
 ) -> Row | Skipped:
     """An overlay with what its images would be made from.
 
@@ -94,6 +99,7 @@ def read_row(
         template: of the tag.
         opened: reads a base's index, where the spec leaves a platform's digest open. None asks nobody: what
             is open is then named by the index, which tells changes apart too, but is not what images say.
+        format: which media types images get.
 
     Raises:
         InvalidInput: the spec or series is not valid.
@@ -109,7 +115,7 @@ def read_row(
     locations = base_locations(text, spec, ())
     series = chosen_series(root.patches, spec.patches)
     inputs = {
-        platform: inputs_digest(spec, series.digest, digest, root.template)
+        platform: inputs_digest(spec, series.digest, digest, root.template, format)
         for platform, digest in _base_digests(spec, locations[0], lock, opened).items()
         if platform in platforms or not platforms
     }
@@ -210,24 +216,25 @@ def _of_image(repository: Repository, manifest: RawManifest) -> frozenset[str]:
 # --- what a change touches ----------------------------------------------------------------------------------
 
 
-def unchanged_since(root: Root, revision: str, rows: Sequence[Row]) -> list[str]:
+def unchanged_since(root: Root, revision: str, rows: Sequence[Row], format: Format = "base") -> list[str]:
     """The names of overlays that are built from the same inputs as at a revision of the root's repository.
 
     Args:
         root: the root as it is now.
         revision: of the git repository that it lies in.
         rows: what would be built now, as :func:`read_row` gives it when it asks nobody.
+        format: which media types images get, then as now.
 
     Raises:
         InvalidInput: the root is in no git repository, or it has no such revision.
     """
     with root_at(root, revision) as before:
-        return [row.name for row in rows if _is_same(before, row)]
+        return [row.name for row in rows if _is_same(before, row, format)]
 
 
-def _is_same(before: Root, row: Row) -> bool:
+def _is_same(before: Root, row: Row, format: Format) -> bool:
     try:
-        was = read_row(before, row.name, row.platforms, "{name}", None)
+        was = read_row(before, row.name, row.platforms, "{name}", None, format)
     except (InvalidInput, UsageError):
         return False  # it was not there, or not valid: what is now is new
     return isinstance(was, Row) and was.inputs == row.inputs

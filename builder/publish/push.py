@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from builder.build.result import Finished
 from builder.errors import InvalidInput, Unavailable, UsageError
 from builder.oci.lanes import Check, Task, side_by_side
-from builder.oci.model import ByteProgress, Descriptor, ImageSink, ImageSource
+from builder.oci.model import DOCKER_MANIFEST, ByteProgress, Descriptor, ImageSink, ImageSource
 from builder.oci.reference import LayoutReference, Reference, is_tag, parse_reference
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Delivered:
         loaded_id: the engine's own id of that: the image's digest where it keeps blobs, else the config's.
         documents: the attestations that were written as files.
         moved: what a tag led to before, by name and tag; of tags that led to something else.
+        notes: what a person should know of it.
     """
 
     digest: str
@@ -78,6 +79,7 @@ class Delivered:
     documents: tuple[Path, ...] = ()
     moved: Mapping[str, str] = field(default_factory=dict)
     loaded_id: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -158,7 +160,20 @@ def deliver(
     loaded, loaded_id = _load(finished, tag, network, progress) if delivery.load else (None, None)
     made = [(str(image.image.platform.canonical), image.documents) for image in finished.images]
     written = _write(delivery.attest, made)
-    return Delivered(finished.digest, tuple(references), loaded, written, moved, loaded_id)
+    return Delivered(
+        finished.digest, tuple(references), loaded, written, moved, loaded_id, _notes(finished, delivery)
+    )
+
+
+def _notes(finished: Finished, delivery: Delivery) -> tuple[str, ...]:
+    """A layout with an image in Docker's media types: the OCI's specification of layouts knows none."""
+    is_docker = any(image.image.manifest.media_type == DOCKER_MANIFEST for image in finished.images)
+    return tuple(
+        f"{target} holds an image in Docker's media types, as its base has them, which skopeo, podman and "
+        "umoci do not read from a layout: --format oci converts it"
+        for target in delivery.targets
+        if is_docker and isinstance(target, LayoutReference)
+    )
 
 
 def bring_blobs(

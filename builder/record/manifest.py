@@ -48,6 +48,15 @@ class BaseRecord(_Model):
     notes: tuple[str, ...] = Field(
         default=(), description="Where the base's own metadata or labels say another source than the pin"
     )
+    media_type: str | None = Field(
+        default=None,
+        description="Of the base's manifest, where the image was converted to OCI's types; else not written",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_media_type(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        return {key: value for key, value in written.items() if key != "media_type" or value is not None}
 
 
 class RequirementRecord(_Model):

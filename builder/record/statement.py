@@ -54,6 +54,7 @@ def provenance(manifest: Manifest) -> dict[str, Any]:
                 "base": f"{base.ref}@{base.digest}",
                 "platform": base.platform,
                 "release": upstream.release,
+                **({"format": "oci"} if base.media_type else {}),
             },
             "internalParameters": {
                 "manifestSchema": manifest.schema_version,

@@ -13,6 +13,7 @@ from builder.oci.append import (
     MAX_LAYERS,
     NewImage,
     append,
+    as_oci,
     base_config,
     base_layers,
     depth_warning,
@@ -145,6 +146,30 @@ def test_media_types_are_the_family_of_the_base(media_type: str) -> None:
         len(image.manifest.data),
         Platform("linux", "arm64"),
     )
+
+
+DOCKERS_LAYERS = {
+    "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
+}
+
+
+@pytest.mark.parametrize("layer_type", DOCKERS_LAYERS)
+def test_an_image_in_dockers_types_is_the_same_in_ocis(layer_type: str) -> None:
+    manifest, _ = an_image(DOCKER_MANIFEST)
+    value = json.loads(manifest.data)
+    for layer in value["layers"]:
+        layer["mediaType"] = layer_type
+    converted = as_oci(RawManifest(DOCKER_MANIFEST, json.dumps(value).encode()))
+    found = json.loads(converted.data)
+    assert converted.media_type == found.pop("mediaType") == OCI_MANIFEST
+    assert found["config"].pop("mediaType") == "application/vnd.oci.image.config.v1+json"
+    assert {layer.pop("mediaType") for layer in found["layers"]} == {DOCKERS_LAYERS[layer_type]}
+    for described in (value, value["config"], *value["layers"]):
+        del described["mediaType"]
+    assert found == value
+    assert as_oci(converted) is converted
 
 
 def test_annotations_go_where_the_family_has_them() -> None:
