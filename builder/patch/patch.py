@@ -27,7 +27,7 @@ _DIFF_START = re.compile(rb"^diff --git |^--- [^\n]+\n\+\+\+ [^\n]+\n@@ ", re.MU
 _HUNK_START = re.compile(rb"^@@ -\d", re.MULTILINE)
 _RULE = re.compile(rb"^---[ \t\r]*$", re.MULTILINE)
 _MAIL_HEAD = re.compile(rb"From [0-9a-f]{40} |From: |Date: |Subject: ")
-FLAWS = ("does-not-compile", "undefined-name", "unresolved-import", "data-file")
+FLAWS = ("does-not-compile", "undefined-name", "unresolved-import", "missing-attribute", "data-file")
 """What a patch may be allowed to break (see :mod:`builder.soundness`)."""
 
 _ALLOWED = re.compile(r"(?P<kind>[a-z-]+)\s+(?P<name>\S+)\s+\[\s*(?P<reason>\S.*)\]\Z")

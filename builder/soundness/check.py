@@ -9,8 +9,9 @@ nothing is said.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +32,11 @@ from builder.source.git import blob_id
 if TYPE_CHECKING:
     from builder.soundness.names import Undefined
 
-Kind = Literal["does-not-compile", "undefined-name", "unresolved-import", "data-file"]
+Kind = Literal["does-not-compile", "undefined-name", "unresolved-import", "missing-attribute", "data-file"]
 Versions = Mapping[str, SourceFile | None]
+
+# `m.name = …`, `setattr(m, "name", …)`, `patch.object(m, "name", …)`; not `self.name = …`.
+_SETS = rb"""(?<!\bself)(?<!\bcls)\.%s\s*(?::[^=\n]+)?=(?!=)|\b(?:setattr|object)\([^()\n]*,\s*["']%s["']"""
 
 MOST_READERS = 500
 """Unchanged files that are parsed to see what they take from one module."""
@@ -135,7 +139,7 @@ class _Comparison:
                     flaws.append(found)
                 else:
                     notes.append(found)
-        flaws += [*self._undefined(), *self._unresolved(), *self._left_behind()]
+        flaws += [*self._undefined(), *self._unresolved(), *self._left_behind(), *self._missing()]
         notes += self._unread()
         ordered = sorted(dict.fromkeys(flaws), key=lambda flaw: (flaw.path, flaw.line or 0))
         return Soundness(tuple(ordered), tuple(notes))
@@ -265,6 +269,62 @@ class _Comparison:
                 if not found.is_guarded and (self._now.module(other, found), found.name) == wanted:
                     return True
         return False
+
+    # --- attributes of modules ----------------------------------------------------------------------------
+
+    def _missing(self) -> Iterator[Flaw]:
+        """Attributes of modules of the tree that are not there, and were, or were not asked for before."""
+        was = {(path, name) for path, name, _ in self._lacking(self._python(self.before), self._then)}
+        moved = {name for _, name in was}
+        readers = ((path, self._now.source(path)) for path in self._touching_lost)
+        for path, name, line in self._lacking([*self._python(self.after), *readers], self._now):
+            is_old = name in moved if self._is_changed(path) else self._lacked(path, name)
+            if not is_old and not self._is_set_somewhere(name.rpartition(".")[2]):
+                module, _, attribute = name.rpartition(".")
+                yield Flaw("missing-attribute", path, line, name, f"{module} has no {attribute}")
+
+    def _lacking(
+        self, files: Iterable[tuple[str, PythonFile]], modules: Modules
+    ) -> Iterator[tuple[str, str, int]]:
+        """File, dotted name and line of each attribute that is not there, once a file."""
+        for path, file in files:
+            if file.interface is None or file.interface.writes_globals:
+                continue
+            first: dict[str, int] = {}
+            for use in sorted(file.uses, key=lambda use: use.line):
+                if name := modules.missing(path, use):
+                    first.setdefault(name, use.line)
+            yield from ((path, name, line) for name, line in first.items())
+
+    def _is_changed(self, path: str) -> bool:
+        return path in self.before or path in self.after
+
+    def _lacked(self, path: str, name: str) -> bool:
+        """Whether a file that is not changed found no such attribute before."""
+        return any(
+            name == lacking for _, lacking, _ in self._lacking([(path, self._then.source(path))], self._then)
+        )
+
+    @cached_property
+    def _touching_lost(self) -> list[str]:
+        """Files that are not changed and may take by a dot what changed files have no more."""
+        found: dict[str, None] = {}
+        for path, names in self._lost.items():
+            for other in self._readers(module_of(path), names, root_of(path))[:MOST_READERS] if names else ():
+                data = self.under.read(other)
+                if any(b"." + name.encode() in data for name in names or ()):
+                    found[other] = None
+        return list(found)
+
+    def _is_set_somewhere(self, attribute: str) -> bool:
+        """Whether a file of the tree gives something that is not its own object an attribute of this name."""
+        sets = re.compile(_SETS.replace(b"%s", re.escape(attribute.encode())))
+        paths = self.under.grep(attribute.encode(), "python/")
+        data = (
+            self.under.read(path) for path in paths if path.endswith(".py") and not self._is_changed(path)
+        )
+        ours = (source.data for source in self.after.values() if source is not None)
+        return any(sets.search(text) for text in (*ours, *data))
 
     @cached_property
     def _lost(self) -> dict[str, frozenset[str] | None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+ANY_ERROR = frozenset({"Exception", "BaseException"})
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", *ANY_ERROR})
 _WRITERS = frozenset({"update", "setdefault", "__setitem__", "pop", "clear"})
 # What every module has.
 _ALWAYS = frozenset({
@@ -107,7 +108,7 @@ def only_checked(node: ast.If) -> tuple[list[ast.stmt] | None, list[ast.stmt]]:
 
 
 def _is_type_checking(test: ast.expr) -> bool:
-    return _last_name(test) == "TYPE_CHECKING"
+    return last_name(test) == "TYPE_CHECKING"
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _writes_globals(node: ast.AST) -> bool:
         return False
     if isinstance(node.func, ast.Attribute) and _is_namespace(node.func.value):
         return node.func.attr in _WRITERS
-    called = _last_name(node.func)
+    called = last_name(node.func)
     sets_name = called == "setattr" and bool(node.args) and _is_module(node.args[0])
     return called == "exec" or sets_name or any(map(_is_namespace, node.args))
 
@@ -190,11 +191,11 @@ def _is_namespace(node: ast.AST) -> bool:
     """Whether an expression is the names of a module: ``globals()``, ``sys.modules[…].__dict__``."""
     if isinstance(node, ast.Attribute) and node.attr == "__dict__":
         return _is_module(node.value)
-    return isinstance(node, ast.Call) and _last_name(node.func) in ("globals", "vars") and not node.args
+    return isinstance(node, ast.Call) and last_name(node.func) in ("globals", "vars") and not node.args
 
 
 def _is_module(node: ast.AST) -> bool:
-    return isinstance(node, ast.Subscript) and _last_name(node.value) == "modules"
+    return isinstance(node, ast.Subscript) and last_name(node.value) == "modules"
 
 
 def _replaces_module(node: ast.AST) -> bool:
@@ -214,12 +215,12 @@ def _imports(body: Iterable[ast.AST], *, is_guarded: bool) -> Iterator[Import]:
             for alias in node.names:
                 yield Import(node.level, node.module or "", alias.name, node.lineno, is_guarded)
         elif isinstance(node, (ast.Try, ast.TryStar)):
-            may_fail = is_guarded or any(_catches_import_errors(handler.type) for handler in node.handlers)
+            may_fail = is_guarded or catches(node, _IMPORT_ERRORS)
             yield from _imports([*node.body, *node.handlers], is_guarded=may_fail)
             yield from _imports([*node.orelse, *node.finalbody], is_guarded=is_guarded)
-        elif isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
+        elif isinstance(node, ast.With) and suppresses(node, _IMPORT_ERRORS):
             yield from _imports(node.body, is_guarded=True)
-        elif isinstance(node, ast.If) and _asks_for_type_checking(node.test):
+        elif isinstance(node, ast.If) and asks_for_type_checking(node.test):
             unseen, runs = only_checked(node)
             yield from _imports(unseen or (), is_guarded=True)
             # Where more is asked, nobody knows what runs.
@@ -228,26 +229,35 @@ def _imports(body: Iterable[ast.AST], *, is_guarded: bool) -> Iterator[Import]:
             yield from _imports(ast.iter_child_nodes(node), is_guarded=is_guarded)
 
 
-def _catches_import_errors(caught: ast.expr | None) -> bool:
-    if caught is None:
-        return True
-    each = caught.elts if isinstance(caught, ast.Tuple) else [caught]
-    return any(_last_name(error) in _IMPORT_ERRORS for error in each)
+def catches(node: ast.Try | ast.TryStar, errors: Collection[str]) -> bool:
+    """Whether a ``try`` has a handler for one of some errors."""
+    return any(_is_one_of(handler.type, errors) for handler in node.handlers)
 
 
-def _suppresses(context: ast.expr) -> bool:
-    return (
-        isinstance(context, ast.Call)
-        and _last_name(context.func) == "suppress"
-        and any(_last_name(error) in _IMPORT_ERRORS for error in context.args)
+def suppresses(node: ast.With | ast.AsyncWith, errors: Collection[str]) -> bool:
+    """Whether a ``with`` passes over one of some errors: ``contextlib.suppress``."""
+    return any(
+        isinstance(call := item.context_expr, ast.Call)
+        and last_name(call.func) == "suppress"
+        and any(_is_one_of(error, errors) for error in call.args)
+        for item in node.items
     )
 
 
-def _asks_for_type_checking(test: ast.expr) -> bool:
-    return any(_last_name(node) == "TYPE_CHECKING" for node in ast.walk(test))
+def _is_one_of(caught: ast.expr | None, errors: Collection[str]) -> bool:
+    if caught is None:
+        return True
+    each = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(last_name(error) in errors for error in each)
 
 
-def _last_name(node: ast.AST) -> str:
+def asks_for_type_checking(test: ast.expr) -> bool:
+    """Whether ``TYPE_CHECKING`` is a part of what is asked."""
+    return any(last_name(node) == "TYPE_CHECKING" for node in ast.walk(test))
+
+
+def last_name(node: ast.AST) -> str:
+    """The last component of a dotted name; empty for what is none."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 
 from builder.probe.harness import Tree
+from builder.soundness.attributes import Use
 from builder.soundness.interface import Import, Interface
 from builder.soundness.source import PythonFile
 
@@ -61,13 +62,61 @@ class Modules:
             return False
         return self._lacks_name(place, taken.name, set())
 
+    def missing(self, path: str, use: Use) -> str | None:
+        """The dotted name that a use of attributes certainly does not find; None where it may be there.
+
+        Of several imports that may have bound the first name, none may have it.
+        """
+        found = [self._missing(path, taken, use.names) for taken in use.bound]
+        return found[0] if all(found) else None
+
+    def _missing(self, path: str, taken: Import, names: Sequence[str]) -> str | None:
+        place = self._place(path, taken)
+        for name in names:
+            if place is None:
+                return None
+            if self._lacks_name(place, name, set()):
+                return f"{module_of(place)}.{name}"
+            place = self._submodule(place, name)
+        return None
+
+    def _place(self, path: str, taken: Import) -> str | None:
+        """Where the module is that an import certainly binds."""
+        module = self.module(path, taken)
+        root = self._home(module, path) if module else None
+        if module is None or root is None:
+            return None
+        place = root + module.replace(".", "/")
+        if not self._is_there(place):
+            return None
+        return place if taken.name is None else self._submodule(place, taken.name)
+
+    def _submodule(self, place: str, name: str) -> str | None:
+        """Where the module ``name`` below a package is, if nothing else of that name can be meant."""
+        below = f"{place}/{name}"
+        path = self.file(place)
+        if not self._is_there(below) or (path is not None and self._may_define(path, name)):
+            return None
+        return below
+
+    def _may_define(self, path: str, name: str) -> bool:
+        """Whether a package itself may bind a name, which is then not a module below it."""
+        interface = self.interface(path)
+        if interface is None or interface.is_open or name in interface.names:
+            return True
+        return self.stars_may_have(path, name, interface.stars)
+
     def file(self, place: str) -> str | None:
         """The file of the module at ``place``, a path without ending; None where there is none."""
         return next((path for path in (f"{place}/__init__.py", f"{place}.py") if path in self._tree), None)
 
+    def source(self, path: str) -> PythonFile:
+        """A file."""
+        return self._read(path, self._tree.read(path))
+
     def interface(self, path: str) -> Interface | None:
         """The interface of a file."""
-        return self._read(path, self._tree.read(path)).interface
+        return self.source(path).interface
 
     # --- inside -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from builder.soundness.attributes import Use, read_uses
 from builder.soundness.interface import Interface, read_interface
 
 if TYPE_CHECKING:
@@ -112,12 +113,18 @@ class PythonFile:
 
         tree = self._parse()
         interface = self.__dict__.setdefault("interface", _interface_of(tree, self._data))
+        self.__dict__.setdefault("uses", _uses_of(tree))
         if tree is None or interface is None:
             return None
         try:
             return tuple(undefined_names(tree, self._name))
         except RecursionError:
             return None
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """The attributes that it takes from modules; none where that cannot be read."""
+        return _uses_of(self._parse())
 
     def text_of(self, line: int) -> str:
         """A line of it, without the blanks around."""
@@ -140,3 +147,7 @@ def _interface_of(tree: ast.Module | None, data: bytes) -> Interface | None:
         return None if tree is None else read_interface(tree, data)
     except RecursionError:
         return None
+
+
+def _uses_of(tree: ast.Module | None) -> tuple[Use, ...]:
+    return () if tree is None else read_uses(tree)

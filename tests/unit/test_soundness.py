@@ -42,6 +42,11 @@ TREE = {
     f"{PACKAGE}joined.py": "from .private import *\n__all__ = ['a'] + [n for n in made]\n_x = y = 1\n",
     f"{PACKAGE}through.py": "from .joined import *\n",
     f"{PACKAGE}old.py": "from sglang.gone_already import z\n",
+    f"{PACKAGE}pk/named.py": "",
+    f"{PACKAGE}shadow/__init__.py": "from .both import both\n",
+    f"{PACKAGE}shadow/both.py": "def both(): pass\n",
+    f"{PACKAGE}patched.py": "import sglang.pk.sub as sub\nfrom sglang.pk import named\n\nnamed.set_here = 1\n"
+    "setattr(sub, 'set_there', 2)\n",
 }
 Text = Mapping[str, str | None]
 
@@ -308,6 +313,99 @@ def test_what_was_found_to_be_sound_is_not_looked_at_again(tmp_path: Path) -> No
     assert Checker(tmp_path).check(before, after, again) == Soundness()
     with pytest.raises(AssertionError):
         Checker(None).check(before, after, again)
+
+
+# --- attributes of modules ----------------------------------------------------------------------------------
+
+GONE = "missing-attribute"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from sglang import a\na.gone()\n", [f"{GONE} 2 sglang.a.gone"]),
+        ("import sglang.a as m\nm.gone()\nm.gone\n", [f"{GONE} 2 sglang.a.gone"]),
+        ("import sglang.a\ndef f():\n    return sglang.a.gone.more\n", [f"{GONE} 3 sglang.a.gone"]),
+        ("from . import a\nx = [a.b, a.gone]\n", [f"{GONE} 2 sglang.a.gone"]),
+        ("def f():\n    from sglang import a\n    a.gone()\n", [f"{GONE} 3 sglang.a.gone"]),
+        ("import sglang\nsglang.nowhere\n", [f"{GONE} 2 sglang.nowhere"]),
+        ("from sglang import a\n@a.b\nclass C(a.lost): pass\n", [f"{GONE} 3 sglang.a.lost"]),
+        ("from sglang import a\ndef f(x: a.gone): pass\n", [f"{GONE} 2 sglang.a.gone"]),
+        ("from sglang.pk import sub\nsub.gone(sub.x)\n", [f"{GONE} 2 sglang.pk.sub.gone"]),
+        (
+            "if X():\n    from sglang import a as m\nelse:\n    import sglang.pk.named as m\nm.gone\n",
+            [f"{GONE} 5 sglang.a.gone"],
+        ),
+        ("from sglang import some\nsome.one, some.two\n", [f"{GONE} 2 sglang.some.two"]),
+        ("from sglang import a\ntry:\n    a.gone()\nexcept ValueError: pass\n", [f"{GONE} 3 sglang.a.gone"]),
+        ("from sglang import a\na.gone.set = 1\n", []),
+    ],
+)  # fmt: skip
+def test_an_attribute_that_a_module_of_the_tree_has_not_is_found(text: str, expected: list[str]) -> None:
+    assert added("X = print\n" + text, before="X = print\n") == [
+        f"{kind} {int(line) + 1} {name}" for kind, line, name in (one.split() for one in expected)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from sglang import a\na.b(), a.__name__, a.__dict__\n",
+        "from sglang import lazy, made\nlazy.anything, made.a\n",
+        "from sglang import pk, some\npk.b, pk.sub.x, pk.named, pk.x, some.one, some._shown, some.three\n",
+        "import sglang.pk.sub\nsglang.pk.sub.x, sglang.a.b, sglang.lazy.y\n",
+        "from sglang.shadow import both\nboth.attribute\n",  # the function, not the module
+        "import sglang.shadow\nsglang.shadow.both.attribute\n",
+        "from sglang import a\nif hasattr(a, 'gone'):\n    a.gone()\n",
+        "from sglang import a\nf = getattr(a, 'gone', None) or a.gone\n",
+        "from sglang import a\nif 'gone' in dir(a):\n    a.gone()\n",
+        "from sglang import a\ntry:\n    a.gone()\nexcept AttributeError:\n    pass\n",
+        "from sglang import a\ntry:\n    a.gone()\nexcept Exception:\n    a.lost()\n",
+        "import contextlib\nfrom sglang import a\nwith contextlib.suppress(AttributeError):\n    a.gone()\n",
+        "try:\n    from sglang import a\nexcept ImportError:\n    a = None\na.gone()\n",
+        "from typing import TYPE_CHECKING\nfrom sglang import a\nif TYPE_CHECKING:\n    x = a.gone\n",
+        "import typing\nif typing.TYPE_CHECKING:\n    from sglang import a\ndef f():\n    x: a.gone = 1\n",
+        "from __future__ import annotations\nfrom sglang import a\ndef f(x: a.gone) -> a.gone: pass\n",
+        "from sglang import a\ndef f(x: 'a.gone') -> 'a.gone': pass\n",
+        "from sglang import a\na.gone = 1\nprint(a.gone)\n",
+        "from sglang import a\ndef f(): a.gone += 1\n",
+        "from sglang.pk import named\nnamed.set_here\n",
+        "from sglang.pk import sub\nsub.set_there\n",
+        "from sglang import a\ndef f(a): return a.gone\n",
+        "from sglang import a\na = object()\na.gone\n",
+        "from sglang import a\n[a.gone for a in range(3)]\n",
+        "if print:\n    from sglang import a\nelse:\n    import torch as a\na.gone\n",
+        "import torch\nfrom vllm import a\ntorch.gone, a.gone\n",
+        "if print:\n    from sglang import a as m\nelse:\n    import sglang.pk.sub as m\nm.x\n",
+        "from sglang.a import b\nb.gone\n",
+        "from torch import *\nfrom sglang import a\na.gone\n",
+        "from sglang import a\nglobals()['a'] = 1\na.gone\n",
+        "import sglang.version\nsglang.version.gone, sglang._version\n",
+    ],
+)  # fmt: skip
+def test_an_attribute_that_may_be_there_is_no_finding(text: str) -> None:
+    assert added(text) == []
+
+
+def test_an_attribute_that_a_change_takes_away_is_found_where_it_is_used() -> None:
+    a, user = f"{PACKAGE}a.py", f"{PACKAGE}user.py"
+    under = {**TREE, user: "from sglang import a\n\na.b()\n"}
+    found = check({a: TREE[a]}, {a: "def c(): pass\n"}, under).flaws
+    assert [f"{flaw.kind} {flaw.path} {flaw.line} {flaw.name}" for flaw in found] == [
+        f"{GONE} {user} 3 sglang.a.b"
+    ]
+    guarded = {**TREE, user: "from sglang import a\n\nif hasattr(a, 'b'):\n    a.b()\n"}
+    assert check({a: TREE[a]}, {a: "def c(): pass\n"}, guarded).flaws == ()
+    lazy = "def __getattr__(name): return 1\n"
+    assert check({a: TREE[a]}, {a: lazy}, under).flaws == ()
+
+
+def test_an_attribute_that_was_missing_before_is_upstreams_own() -> None:
+    bad = "from sglang import a\na.gone()\n"
+    assert added("\n" + bad, before=bad) == []
+    y = f"{PACKAGE}y.py"
+    assert check({X: bad, y: None}, {X: None, y: bad}).flaws == ()
+    assert added(bad + "a.lost()\n", before=bad) == [f"{GONE} 3 sglang.a.lost"]
 
 
 # --- in the commands ----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ RULES = {
     "compiles": "Every Python file compiles after every patch of the series.",
     "undefined-name": "No patch leaves a name that nothing defines.",
     "unresolved-import": "No patch leaves an import from within the tree that finds nothing.",
+    "missing-attribute": "No patch takes by a dot what a module of the tree does not have.",
     "data-file": "JSON, TOML and YAML files that parsed before a patch still parse.",
     "mutants": "No mutant of the patched source is called fixed by its probe, and every list's edit fits.",
     "variants": "Of a patched source in other words, a probe calls 90 % fixed and none defect or absent.",
@@ -52,6 +53,7 @@ RELEASE_RULES = frozenset(
         "compiles",
         "undefined-name",
         "unresolved-import",
+        "missing-attribute",
         "data-file",
         "added-import",
     }
