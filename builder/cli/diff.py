@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import accept_text_option, complete_overlay, root_option, sandbox_option
+from builder.cli.options import (
+    accept_text_option,
+    changes_project,
+    complete_overlay,
+    root_option,
+    sandbox_option,
+)
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
 from builder.printable import counted
@@ -87,6 +93,7 @@ _COLORS = {
 @sandbox_option
 @json_option
 @click.pass_context
+@changes_project(option="retire")
 def command(
     context: click.Context,
     names: tuple[str, ...],

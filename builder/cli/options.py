@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,29 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def changes_project(command: Callable[..., None] | None = None, *, option: str = "") -> Callable[..., Any]:
+    """Decorate a command that changes files of the project: it waits until no other one does.
+
+    Args:
+        command: its function, with a ``root`` parameter.
+        option: the parameter without which it changes nothing.
+    """
+    if command is None:
+        return partial(changes_project, option=option)
+
+    @wraps(command)
+    def changing(**given: Any) -> None:
+        if option and not given[option]:
+            return command(**given)
+        from builder.cli.output import warn
+        from builder.project.project import find_root
+
+        with find_root(given["root"]).exclusive(warn):
+            return command(**given)
+
+    return changing
 
 
 def complete_overlay(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -30,7 +30,7 @@ from builder.author.skeleton import DEFAULT_AUTHOR, patch_head
 from builder.author.sound import check_sound
 from builder.author.worktree import RESCUED, WorkTree
 from builder.cli.completion import complete_patch, complete_series
-from builder.cli.options import root_option, sandbox_option, source_options
+from builder.cli.options import changes_project, root_option, sandbox_option, source_options
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.patch.apply import try_series
@@ -83,6 +83,7 @@ def command() -> None:
 @source_options
 @root_option
 @json_option
+@changes_project
 def import_(
     series: str,
     place: str,
@@ -175,6 +176,7 @@ def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
 @source_options
 @root_option
 @json_option
+@changes_project
 def export(
     series: str,
     check: bool,
@@ -234,6 +236,7 @@ def export(
 @source_options
 @root_option
 @json_option
+@changes_project
 def edit(
     series: str,
     patch: str | None,
@@ -274,6 +277,7 @@ def edit(
 @click.option("--dry-run", is_flag=True, help="Show the change and write nothing.")
 @source_options
 @root_option
+@changes_project
 def refresh(
     series: str,
     patch: str,
@@ -343,6 +347,7 @@ def _who() -> str:
 @click.option("--author", default=_who, show_default="git's user", help="Who writes it: 'Name <address>'.")
 @source_options
 @root_option
+@changes_project
 def new(
     series: str,
     patch: str,
@@ -493,6 +498,7 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
 @root_option
 @sandbox_option
 @json_option
+@changes_project(option="fix")
 def lint(
     series: tuple[str, ...],
     fix: bool,

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.cli.options import accept_text_option, name_argument, root_option, sandbox_option
+from builder.cli.options import (
+    accept_text_option,
+    changes_project,
+    name_argument,
+    root_option,
+    sandbox_option,
+)
 from builder.cli.output import Progress, json_option, paint, print_json, print_line, print_table, warn
 from builder.errors import UsageError
 from builder.printable import printable
@@ -55,6 +61,7 @@ if TYPE_CHECKING:
 @root_option
 @sandbox_option
 @json_option
+@changes_project
 def command(
     name: str,
     onto: str | None,

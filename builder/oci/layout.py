@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from builder.errors import ImageMismatch, InvalidInput, Unavailable
+from builder.locking import exclusive
 from builder.oci.document import json_object, media_type_of
 from builder.oci.model import (
     OCI_INDEX,
@@ -405,18 +405,7 @@ class Layout:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Have the layout to oneself. The lock is on the directory: no file of it is left in the layout."""
-        deadline = time.monotonic() + LOCK_TIMEOUT
-        with self._directory(()) as root:
-            while True:
-                try:
-                    fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise Unavailable(
-                            "another process holds the layout", where=self.name, hint="wait for it, or end it"
-                        ) from None
-                    time.sleep(0.02)
+        with self._directory(()) as root, exclusive(root, name=self.name, timeout=LOCK_TIMEOUT):
             yield
 
 

@@ -6,7 +6,6 @@ unused, never stale.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import InvalidInput, Unavailable
+from builder.locking import exclusive
 from builder.project.whole_file import write_whole
 
 LOCK_SCHEMA = 1
@@ -100,12 +100,8 @@ def update_lock(paths: Sequence[Path], change: Callable[[Lock], Lock]) -> None:
     """
     directory = paths[0].parent
     directory.mkdir(parents=True, exist_ok=True)
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)  # on the directory: no file is left beside the lock
+    with exclusive(directory):
         write_lock(paths[0], change(read_lock(paths)))
-    finally:
-        os.close(opened)
 
 
 def check_writable(path: Path) -> None:

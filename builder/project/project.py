@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +85,20 @@ class Root:
 
         for directory in (self.overlays, self.patches, *self.patches.glob("*/")):
             sweep_parts(directory)
+
+    @contextmanager
+    def exclusive(self, waiting: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+        """Be the only command that changes something here: what is read meanwhile stays as it is.
+
+        Raises:
+            Unavailable: another command did not end.
+        """
+        from builder.locking import exclusive
+
+        place = self.path if self.state == self.overlays else self.state
+        place.mkdir(parents=True, exist_ok=True)
+        with exclusive(place, waiting=waiting):
+            yield
 
     def lock_path(self, name: str) -> Path:
         """Where an overlay's lock is written."""

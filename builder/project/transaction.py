@@ -1,22 +1,19 @@
 """Several files written as one: all of them, or none, also when the process is killed in between.
 
 The new contents are laid out in a directory beside the files, and renaming that directory is the moment
-at which
-the change is decided. What comes after only repeats what the directory says, so whoever finds it there
-finishes it.
+at which the change is decided. What comes after only repeats what the directory says, so whoever finds it
+there finishes it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from builder.errors import InvalidInput
+from builder.locking import exclusive
 from builder.project.whole_file import write_whole
 
 DECIDED = ".overlay-transaction"
@@ -38,7 +35,7 @@ def write_all(root: Path, changes: Mapping[PurePosixPath, bytes | None]) -> None
         return
     for path in changes:
         _check(path)
-    with _locked(root):
+    with exclusive(root):
         _finish(root)
         draft = root / _DRAFT
         draft.mkdir()
@@ -55,7 +52,7 @@ def write_all(root: Path, changes: Mapping[PurePosixPath, bytes | None]) -> None
 def finish(root: Path) -> None:
     """Finish what a killed process had decided, and forget what it had not."""
     if (root / DECIDED).exists() or (root / _DRAFT).exists():
-        with _locked(root):
+        with exclusive(root):
             _finish(root)
 
 
@@ -75,17 +72,6 @@ def _finish(root: Path) -> None:
         decided.rename(root / _DRAFT)
     if (root / _DRAFT).exists():
         shutil.rmtree(root / _DRAFT)
-
-
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """One process at a time; the lock is the directory itself, so that nothing is left behind."""
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _check(path: PurePosixPath) -> None:

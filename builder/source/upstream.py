@@ -10,38 +10,23 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import InvalidInput, Unavailable
+from builder.locking import exclusive
 from builder.project.spec import UpstreamSpec, Wheel, check_git_source
 from builder.source.files import SourceFile
 from builder.source.git import GitError, GitStore, TreeEntry
 from builder.source.wheel import check_wheel, download_wheel, read_wheel, without_secrets
 
-LOCK_TIMEOUT = 900.0  # seconds: longer than a download may take
 Progress = Callable[[str], None]
 METADATA_PATH = "python/sglang.dist-info/METADATA"
 
 
 def _silent(_: str) -> None:
     return None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Have a part of the cache to oneself."""
-    from filelock import FileLock, Timeout  # only what is not cached yet waits for its import
-
-    try:
-        with FileLock(path, timeout=LOCK_TIMEOUT):
-            yield
-    except Timeout as error:
-        raise Unavailable(
-            "another process holds a part of the cache", where=str(path), hint="wait for it, or end it"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -181,7 +166,7 @@ def wheel_mount(
     reference = f"refs/wheels/{wheel.sha256}/{package}"
     commit = store.resolve(reference)
     if commit is None:
-        with _locked(cache / "wheels.lock"):
+        with exclusive(cache / "wheels.lock", waiting=progress):
             commit = store.resolve(reference)
             if commit is None:
                 store = _sound(store)
@@ -263,7 +248,7 @@ def repository_mount(
     store = GitStore.create(path)
     found = store.resolve(commit)
     if found is None or not _fetches_from(store, address):
-        with _locked(path.with_suffix(".lock")):
+        with exclusive(path.with_suffix(".lock"), waiting=progress):
             found = store.resolve(commit)
             store = store if found else _sound(store)
             _set_origin(store, address)

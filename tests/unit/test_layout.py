@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
 import multiprocessing
 import os
 import time
@@ -457,5 +457,8 @@ def test_two_writers_at_once_lose_no_tag(tmp_path: Path) -> None:
 def test_a_lock_that_is_held_for_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_module, "LOCK_TIMEOUT", 0.1)
     layout = filled(tmp_path / "out")
-    with layout._locked(), pytest.raises(Unavailable, match="another process"):
+    other = os.open(layout.path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(Unavailable, match="another process"):
         filled(tmp_path / "out", tag="v2")
+    os.close(other)

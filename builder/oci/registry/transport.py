@@ -1,7 +1,7 @@
 """HTTP to registries: one pool of connections, authorization, redirects, limits, bounded retries.
 
-urllib3 directly: importing requests on top of it would double what a build that finds everything locked spends
-on Python's start.
+urllib3 directly: importing requests on top of it would double what a build that finds everything locked
+spends on Python's start.
 """
 
 from __future__ import annotations
