@@ -200,6 +200,21 @@ def find_roots(
     )
 
 
+def places_of(rootfs: RootFS, start: Settings, read: Read) -> tuple[list[str], list[str]]:
+    """The directories that the image's Pythons look into, in each way to start it, and their cache tags.
+
+    Args:
+        rootfs, read: as for :func:`find_roots`.
+        start: what containers are started with.
+
+    Raises:
+        ImageMismatch: no Python.
+    """
+    ways = _ways(rootfs, start, read)
+    places = dict.fromkeys(path for way in ways for path in [*dict(way.entries), *way.search.watched])
+    return list(places), list(dict.fromkeys(way.interpreter.cache_tag for way in ways))
+
+
 def _ways(rootfs: RootFS, start: Settings, read: Read) -> list[_Way]:
     """The ways to start an image, the one that counts first.
 

@@ -54,7 +54,7 @@ from builder.build.template import render_template
 LABEL = "dev.sglang-overlay"
 INPUTS_LABEL = f"{LABEL}.inputs"
 OCI = "org.opencontainers.image"
-_LABELS = frozenset(
+RECORD_LABELS = frozenset(
     [f"{OCI}.{key}" for key in ("base.name", "base.digest", "source", "version", "created", "revision")]
     + [f"{LABEL}.{key}" for key in ("name", "patches", "patchset", "manifest", "hardware", "requires")]
     + [f"{LABEL}.notes", f"{LABEL}.arguments", INPUTS_LABEL]
@@ -165,7 +165,7 @@ def expected_settings(spec: Spec, applied: AppliedSeries, base: Base, template: 
         InvalidInput: the template cannot be rendered.
     """
     copies = [{"directory": "/", "uid": 0, "gid": 0, "sources": ["files/draft"]}]
-    labels = dict.fromkeys(_LABELS, "")
+    labels = dict.fromkeys(RECORD_LABELS, "")
     dockerfile = render_template(template, _values(spec, applied, base, copies, labels))
     return _without(declare(dockerfile, settings_of(base.config)), labels)
 
@@ -197,7 +197,9 @@ def _values(
 
 
 def _without(settings: Settings, labels: Collection[str]) -> Settings:
-    kept = {key: text for key, text in settings.labels.items() if key not in labels and key not in _LABELS}
+    kept = {
+        key: text for key, text in settings.labels.items() if key not in labels and key not in RECORD_LABELS
+    }
     return replace(settings, labels=kept)
 
 
@@ -472,7 +474,7 @@ def _over(said: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
 
 def _declared(settings: Settings, base: Settings) -> dict[str, Any]:
     """Settings beside environment and start that the template makes others than the base's."""
-    labels = {key: text for key, text in base.labels.items() if key not in _LABELS}
+    labels = {key: text for key, text in base.labels.items() if key not in RECORD_LABELS}
     return said_over(settings, replace(base, labels=labels))
 
 

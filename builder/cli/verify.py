@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,11 @@ from builder.cli.subject import open_subject
 from builder.errors import ImageMismatch, UsageError
 from builder.oci.reference import parse_location
 from builder.project.lock import read_lock
-from builder.project.project import Root, find_root
+from builder.project.project import Root, cache_path, find_root
 from builder.project.spec import read_spec
+from builder.verify.deviation import Deviation
 from builder.verify.verify import (
-    BaseLayers,
-    Deviation,
+    REPACKED,
     Verified,
     against_lock,
     against_series,
@@ -33,7 +34,7 @@ from builder.verify.verify import (
 if TYPE_CHECKING:
     from builder.oci.registry.client import Network
     from builder.record.manifest import Manifest
-    from builder.verify.layered import Subject
+    from builder.verify.layered import LayeredImage, Subject
 
 _EXAMPLES = """\b
 Examples:
@@ -61,6 +62,18 @@ Examples:
     metavar="FILE",
     help="Attestations signed by this ed25519 public key (PEM) must say the same.",
 )
+@click.option(
+    "--allow-over",
+    multiple=True,
+    metavar="PATH",
+    help="Files at or below this path in the image may be others: somebody built on it. Can be repeated.",
+)
+@click.option(
+    "--allow-config",
+    multiple=True,
+    metavar="KEY",
+    help="This variable, setting (User, Cmd, …) or label may be another. Can be repeated.",
+)
 @root_option
 @json_option
 def command(
@@ -69,10 +82,13 @@ def command(
     base_text: str | None,
     against: Path | None,
     key_file: Path | None,
+    allow_over: tuple[str, ...],
+    allow_config: tuple[str, ...],
     root: Path | None,
     as_json: bool,
 ) -> None:
-    """Recompute every patched file of an image or a running container; exit 5 names all that deviates.
+    """Recompute every patched file of an image or a running container, and compare all else that decides
+    what runs with its base; exit 5 names all that deviates.
 
     A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine.
     """
@@ -80,34 +96,75 @@ def command(
 
     if len(subjects) > 2:
         raise UsageError("verify takes one image or container, or two to compare", found=" ".join(subjects))
+    home = find_root(root)
     progress = Progress()
     try:
         with Network(warn=warn) as network, ExitStack() as stack:
             opened = [
                 stack.enter_context(open_subject(text, platform, network, progress)) for text in subjects
             ]
-            results = [_verify(subject, base_text, network) for subject in opened]
-            if against is not None:
-                lock = read_lock([against])
-                results = [
-                    result.with_deviations(against_lock(subject, result.manifest, lock))
-                    for subject, result in zip(opened, results, strict=True)
-                ]
-            if key_file is not None:
-                results = [
-                    result.with_deviations(_signatures(subject, result.manifest, key_file))
-                    for subject, result in zip(opened, results, strict=True)
-                ]
+            results = [
+                _verify(subject, _Question(home, base_text, against, key_file), network, progress)
+                for subject in opened
+            ]
     finally:
         progress.close()
+    results = [result.allowing(allow_over, allow_config) for result in results]
     if len(results) == 2:
-        _compare(results, as_json)
+        repacked = _repacked(opened)
+        _compare(results[0].having(repacked), results[1], (allow_over, allow_config), as_json)
         return
-    _report(results[0], find_root(root), as_json)
+    _report(results[0], home, as_json)
 
 
-def _verify(subject: Subject, base_text: str | None, network: Network) -> Verified:
-    return verify(subject, _base_layers(subject_manifest(subject), base_text, network))
+@dataclass(frozen=True)
+class _Question:
+    """What a subject is held against beside itself.
+
+    Args:
+        home: the root in use, whose patches may be those of the image.
+        base: where the base is, if not where the manifest says.
+        lock, key: what the image should be, and who signed it.
+    """
+
+    home: Root
+    base: str | None
+    lock: Path | None
+    key: Path | None
+
+
+def _verify(subject: Subject, question: _Question, network: Network, progress: Progress) -> Verified:
+    from builder.launch.server import rank_settings
+    from builder.verify.vouched import NOBODY, check_series, find_patches
+
+    manifest = subject_manifest(subject)
+    base = _base(manifest, question.base, network, progress)
+    result = verify(subject, base, rank_settings())
+    series = find_patches(question.home.patches, manifest)
+    files = subject.base_files(base)
+    if question.lock is not None:
+        result = result.having(against_lock(subject, manifest, read_lock([question.lock])))
+    if question.key is not None:
+        result = result.having(_signatures(subject, manifest, question.key))
+    if series is not None and files is not None:
+        return result.having(check_series(manifest, series, files, _known_blobs))
+    return result if question.lock or question.key else result.having([NOBODY])
+
+
+def _known_blobs(ids: Collection[str]) -> dict[str, bytes]:
+    """What a build brought of the pinned source, so that the base's layers need not be read again."""
+    from builder.source.git import GitError, GitStore
+
+    try:
+        return GitStore.create(cache_path() / "series.git").blobs(ids)
+    except GitError:
+        return {}
+
+
+def _repacked(subjects: Sequence[Subject]) -> Iterator[str]:
+    first, second = subjects
+    if first.image_id is not None and first.image_id == second.image_id and first.digest != second.digest:
+        yield f"{REPACKED}: {first.digest} and {second.digest}"
 
 
 def _signatures(subject: Subject, manifest: Manifest, key_file: Path) -> Iterator[Deviation]:
@@ -125,17 +182,19 @@ def _signatures(subject: Subject, manifest: Manifest, key_file: Path) -> Iterato
     yield from check_signatures(image.source, image.manifest.digest, manifest, key)
 
 
-def _base_layers(manifest: Manifest, base_text: str | None, network: Network) -> BaseLayers | None:
-    """The layers of the base that a manifest names by digest; None for a base that came from a layout."""
-    from builder.oci.append import base_config, base_layers, diff_ids
+def _base(
+    manifest: Manifest, base_text: str | None, network: Network, progress: Progress
+) -> LayeredImage | None:
+    """The base that a manifest names by digest; None for one that came from a layout."""
     from builder.oci.registry.location import open_source
+    from builder.verify.layered import LayeredImage, open_image
 
     if base_text is None and "/" not in manifest.base.ref:
         return None
     place = parse_location(base_text or manifest.base.ref)
     source = open_source(place.with_digest(manifest.base.digest), network)
     try:
-        found = source.get_manifest(manifest.base.digest)
+        base = open_image(place, source, manifest.base.digest, None)
     except ImageMismatch as error:
         raise ImageMismatch(
             "the base that the image's manifest names is not there",
@@ -144,22 +203,26 @@ def _base_layers(manifest: Manifest, base_text: str | None, network: Network) ->
             found=error.what,
             hint="name the repository or layout that has it: --base REF",
         ) from error
-    config = source.read_blob(base_config(found))
-    return BaseLayers(diff_ids(config), tuple(layer.digest for layer in base_layers(found)))
+    return LayeredImage(base, cache_path(), progress.transfer)
 
 
-def _compare(results: Sequence[Verified], as_json: bool) -> None:
-    first, second = results
-    found = tuple(differences([first.subject, second.subject], [first.manifest, second.manifest]))
-    found = tuple(dict.fromkeys([*first.deviations, *second.deviations, *found]))
-    if found:
-        raise deviation_error(
-            Verified(f"{first.subject} and {second.subject}", first.manifest, found, (), first.files)
-        )
+def _compare(
+    first: Verified, second: Verified, allowed: tuple[Sequence[str], Sequence[str]], as_json: bool
+) -> None:
+    from builder.launch.server import rank_settings
+
+    both = replace(first, subject=f"{first.subject} and {second.subject}")
+    both = both.having([*second.deviations, *second.notes, *differences(first, second, rank_settings())])
+    both = replace(both.allowing(*allowed), declared=())
+    if both.deviations:
+        raise deviation_error(both)
     if as_json:
-        print_json({"subjects": [first.subject, second.subject], "deviations": []})
+        print_json({"subjects": [first.subject, second.subject], "deviations": [], "notes": list(both.notes)})
         return
-    print_line(f"{paint('the same', 'green')}: {first.files} patched files, base, patches and their order")
+    same = f"{first.files} patched files, base, patches and their order, environment and start"
+    print_line(f"{paint('the same', 'green')}: {same}")
+    for note in both.notes:
+        print_fact("note", note)
 
 
 def _report(result: Verified, home: Root, as_json: bool) -> None:
@@ -171,10 +234,15 @@ def _report(result: Verified, home: Root, as_json: bool) -> None:
         return
     overlay = result.manifest.overlay
     print_line(f"{paint('verified', 'green')}  {result.subject}")
-    print_fact("overlay", f"{overlay.name} {overlay.version}, {result.files} files as patched")
+    files = f"{result.files} files as patched, {result.compared} others as in the base"
+    print_fact("overlay", f"{overlay.name} {overlay.version}, {files}")
     print_fact("base", f"{result.manifest.base.ref}@{result.manifest.base.digest}")
     print_fact("patches", result.manifest.patchset)
     print_fact("manifest", result.manifest.digest)
+    for line in result.declared:
+        print_fact("set", line)
+    for deviation in result.allowed:
+        print_fact("allowed", str(deviation))
     for note in result.notes:
         print_fact("note", note)
     for line in behind:

@@ -6,13 +6,16 @@ none of them adds a fact.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.errors import UsageError
 from builder.launch.arguments import Arguments, Parser, merged
 from builder.launch.nodes import Node, with_port
+from builder.verify.config import RankSettings
 
+START = ("python3", "-m", "sglang.launch_server")
 CACHE = "/var/cache/sglang-overlay"  # in the container; on the host below it, by patch set
 GRACE = 120  # seconds for running requests and the release of the GPU
 HEALTH_INTERVAL = 30  # seconds
@@ -137,7 +140,7 @@ class Server:
     def _rank(self, node: Node, nodes: Sequence[Node]) -> Rank:
         own = [] if len(nodes) == 1 else self._meeting(node, nodes)
         own += ["--host", self.listening.address, "--port", str(self.listening.port)]
-        command = ("python3", "-m", "sglang.launch_server", *self.arguments.words(), *own)
+        command = (*START, *self.arguments.words(), *own)
         kernels = Volume(f"{self.cache}/{self.patchset.removeprefix('sha256:')[:12]}", CACHE)
         return Rank(
             name=f"{self.name}-rank{node.rank}",
@@ -214,6 +217,20 @@ def _check_parallel(arguments: Arguments, nodes: int) -> None:
             where="--dp-size",
             hint="add --enable-dp-attention, or run one server a node",
         )
+
+
+def rank_settings() -> RankSettings:
+    """What a container may be started with that launch started, for who looks at it later."""
+    return RankSettings(
+        fixed={variable: f"{CACHE}/{directory}" for variable, directory in CACHES.items()},
+        free=frozenset({"SGLANG_HOST_IP", *INTERFACE_PINS}),
+        command=START,
+        own_options=frozenset(OWN),
+        health=re.compile(
+            r"""python3 -c '?import urllib\.request; urllib\.request\.urlopen\("""
+            r""""http://[][\w.:]+/health", timeout=10\)'?"""
+        ),
+    )
 
 
 def _health(listening: Listening) -> tuple[str, ...]:

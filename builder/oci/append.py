@@ -36,7 +36,7 @@ MAX_LAYERS = 127  # lower directories that overlayfs can stack below a container
 DOCKER_LAYERS = 125  # what Docker Engine registers; it refuses the next with "max depth exceeded"
 
 # What a base says of the base that it was made from itself; of an image made from it, it is wrong.
-_OF_ITS_OWN_BASE = frozenset({"org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"})
+OF_ITS_OWN_BASE = frozenset({"org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"})
 
 _PLATFORM_PART = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 
@@ -224,6 +224,15 @@ def labels_of(config: bytes) -> dict[str, str]:
     return _texts(_inner(json_object(config, "image config")).get("Labels"), "labels")
 
 
+def annotations_of(manifest: RawManifest) -> dict[str, str]:
+    """The annotations of a platform manifest.
+
+    Raises:
+        ImageMismatch: they are no object of texts.
+    """
+    return _texts(_read_manifest(manifest).get("annotations"), "annotations")
+
+
 def working_dir_of(config: bytes) -> str:
     """The directory that a config starts its containers in."""
     found = _inner(json_object(config, "image config")).get("WorkingDir")
@@ -265,7 +274,7 @@ def _extended(
 
 def _inherited(value: Any, what: str) -> dict[str, str]:
     """Labels or annotations of a base that hold for an image made from it too."""
-    return {key: text for key, text in _texts(value, what).items() if key not in _OF_ITS_OWN_BASE}
+    return {key: text for key, text in _texts(value, what).items() if key not in OF_ITS_OWN_BASE}
 
 
 def _merged_env(base: Sequence[str], env: Mapping[str, str]) -> list[str]:

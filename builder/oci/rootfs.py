@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from builder.errors import ImageMismatch
-from builder.oci.layer_index import Entry, LayerIndex
+from builder.oci.layer_index import Entry
 from builder.oci.tarwalk import Kind
 
 _MAX_LINKS = 40  # as Linux has it
@@ -69,9 +69,27 @@ class Files(Protocol):
         """What ``path`` leads to."""
         ...
 
+    def at(self, path: str) -> Found | None:
+        """What is at ``path`` itself, reached through no symbolic link, and none itself followed."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
         ...
+
+
+class Layered(Protocol):
+    """What one layer says of paths (see :class:`~builder.oci.layer_index.LayerIndex`)."""
+
+    def get(self, path: str) -> Entry | None: ...
+
+    def children(self, path: str) -> list[str]: ...
+
+    def whiteouts(self, path: str) -> list[str]: ...
+
+    def hides(self, path: str) -> bool: ...
+
+    def is_opaque(self, path: str) -> bool: ...
 
 
 class RootFS:
@@ -81,7 +99,7 @@ class RootFS:
         layers: in the manifest's order, the lowest first.
     """
 
-    def __init__(self, layers: Sequence[LayerIndex]) -> None:
+    def __init__(self, layers: Sequence[Layered]) -> None:
         self._layers = tuple(layers)
         self._nodes: dict[str, _Node] = {}
 
@@ -120,6 +138,10 @@ class RootFS:
             real.append(part)
             here = found
         return here
+
+    def at(self, path: str) -> Found | None:
+        """What is at ``path`` itself; None where that is reached through a symbolic link alone."""
+        return self._at(path.strip("/"))
 
     def real_path(self, path: str) -> str | None:
         """The path that ``path`` leads to, free of symbolic links; None when it leads nowhere."""

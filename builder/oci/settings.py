@@ -6,7 +6,8 @@ A registry's config blob and what a Docker Engine says of an image or container 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ class Settings:
         on_build: instructions for who builds on it.
         healthcheck: as JSON, its keys sorted.
         labels: by name.
+        repeated: variables that are there twice; the last value is the one in ``environment``.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Settings:
     on_build: Words = ()
     healthcheck: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    repeated: Words = ()
 
     @property
     def started(self) -> Words:
@@ -89,6 +92,7 @@ def read_settings(value: object, where: str) -> Settings:
         on_build=_words(inner, "OnBuild", where),
         healthcheck=_sorted(_object(inner, "Healthcheck", where)),
         labels=_labels(_object(inner, "Labels", where), where),
+        repeated=_repeated(entry.partition("=")[0] for entry in entries),
     )
 
 
@@ -106,6 +110,10 @@ def said_over(settings: Settings, base: Settings) -> dict[str, Any]:
     if settings.healthcheck != base.healthcheck:
         said["Healthcheck"] = json.loads(settings.healthcheck or "{}")
     return said
+
+
+def _repeated(names: Iterable[str]) -> Words:
+    return tuple(sorted(name for name, count in Counter(names).items() if count > 1))
 
 
 def _sorted(value: Mapping[str, Any]) -> str:

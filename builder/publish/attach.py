@@ -19,8 +19,8 @@ from builder.record.documents import make_documents
 from builder.record.manifest import Manifest
 from builder.record.signature import SigningKey, VerifyingKey, open_envelope
 from builder.record.statement import APPLIED_PATCHES, PROVENANCE, STATEMENT
+from builder.verify.deviation import Deviation
 from builder.verify.read_record import creation_time_of, find_manifest, read_record
-from builder.verify.verify import Deviation
 
 
 @dataclass(frozen=True)

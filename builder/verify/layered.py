@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from builder.base.image import Base, layer_indexes
+from builder.base.image import Base, layer_indexes, reader_of
 from builder.base.python_path import find_roots
 from builder.errors import ImageMismatch, UsageError
 from builder.oci.append import (
+    annotations_of,
     base_config,
     base_layers,
     diff_ids,
@@ -20,12 +21,12 @@ from builder.oci.append import (
     platform_of,
     working_dir_of,
 )
-from builder.oci.document import json_object
 from builder.oci.index import index_images
 from builder.oci.layer_index import LayerIndex, read_files
 from builder.oci.model import OCI_MANIFEST, ByteProgress, ImageSource, Platform, RawManifest
 from builder.oci.reference import LayoutReference, Reference
-from builder.oci.rootfs import Files, Found, RootFS
+from builder.oci.rootfs import Files, Found, Layered, RootFS
+from builder.oci.settings import Settings, settings_of
 from builder.record.manifest import MANIFEST_PATH
 
 
@@ -56,7 +57,17 @@ class Subject(Protocol):
         ...
 
     @property
-    def environment(self) -> Mapping[str, str]: ...
+    def settings(self) -> Settings:
+        """What its containers are started with, or it itself; labels, volumes and ONBUILD are its image's."""
+        ...
+
+    @property
+    def is_container(self) -> bool: ...
+
+    @property
+    def image_id(self) -> str | None:
+        """The digest of the image's config, where it is known."""
+        ...
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -73,7 +84,7 @@ class Subject(Protocol):
         ...
 
     def open_files(self, directories: Iterable[str]) -> Files:
-        """The files, at least those below ``directories`` (absolute paths)."""
+        """The files, at least those below ``directories`` (absolute paths), the same ones each time."""
         ...
 
     def read(self, found: Iterable[Found]) -> dict[str, bytes]:
@@ -88,16 +99,36 @@ class Subject(Protocol):
         """Whether a file of a container was written there, and is not its image's; never so for an image."""
         ...
 
-    def imported_from(self, package: str) -> str | None:
-        """The directory that Python imports a package from, or ``nowhere`` and why, for people to read.
+    def changed_beside(self, directories: Collection[str]) -> list[str]:
+        """What is mounted or was written where a container's Python looks for packages, but not below these.
 
-        None where that cannot be told.
+        It is known once :meth:`whole` was asked.
         """
+        ...
+
+    def base_files(self, base: LayeredImage | None) -> BaseFiles | None:
+        """The files of its base; None where they cannot be known."""
+        ...
+
+    def whole(self, base: LayeredImage | None, packages: Collection[str]) -> RootFS | None:
+        """All of its files that decide where Python imports ``packages`` from; None where nobody knows."""
+        ...
+
+    def read_one(self, found: Found) -> bytes | None:
+        """The bytes of a file of :meth:`whole`, up to the size of an archive; None where they are lost."""
         ...
 
     def origin(self, found: Found) -> str:
         """Where a file comes from, in words: its layer, a mount, a change in the container."""
         ...
+
+
+@dataclass(frozen=True)
+class BaseFiles:
+    """The files of a base, and how their bytes are read."""
+
+    files: RootFS
+    read: Callable[[Iterable[Found]], dict[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -134,12 +165,19 @@ class LayeredImage:
     def annotations(self) -> Mapping[str, str] | None:
         if self.image.manifest.media_type != OCI_MANIFEST:
             return None
-        found = json_object(self.image.manifest.data, self.name).get("annotations") or {}
-        return _texts(found, f"annotations of {self.name}")
+        return annotations_of(self.image.manifest)
 
     @property
-    def environment(self) -> Mapping[str, str]:
-        return environment_of(self.image.config)
+    def settings(self) -> Settings:
+        return settings_of(self.image.config)
+
+    @property
+    def is_container(self) -> bool:
+        return False
+
+    @property
+    def image_id(self) -> str | None:
+        return base_config(self.image.manifest).digest
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -154,17 +192,18 @@ class LayeredImage:
         return layer_indexes(self.image, self.cache, self.progress)
 
     @cached_property
-    def _files(self) -> RootFS:
+    def rootfs(self) -> RootFS:
+        """All of its files."""
         return RootFS(self._indexes)
 
     def read_manifest_file(self) -> bytes | None:
-        found = self._files.lookup(MANIFEST_PATH)
+        found = self.rootfs.lookup(MANIFEST_PATH)
         if found is None or not found.is_file:
             return None
         return self.read([found]).get(found.path)
 
     def open_files(self, directories: Iterable[str]) -> Files:
-        return self._files
+        return self.rootfs
 
     def read(self, found: Iterable[Found]) -> dict[str, bytes]:
         wanted: dict[int, dict[str, str]] = {}
@@ -179,7 +218,7 @@ class LayeredImage:
         return data
 
     def undeclared(self, declared: frozenset[str], base_layers: int) -> list[str]:
-        manifest = self._files.lookup(MANIFEST_PATH)
+        manifest = self.rootfs.lookup(MANIFEST_PATH)
         if manifest is None or manifest.layer < base_layers:
             return []
         layer = self._indexes[manifest.layer]
@@ -188,11 +227,26 @@ class LayeredImage:
     def written_since_start(self, path: str) -> bool:
         return False
 
-    def imported_from(self, package: str) -> str | None:
-        try:
-            return self.root_of(package)
-        except ImageMismatch as error:
-            return f"nowhere: {error.what}"
+    def changed_beside(self, directories: Collection[str]) -> list[str]:
+        return []
+
+    def base_files(self, base: LayeredImage | None) -> BaseFiles | None:
+        """Of its own layers, where they are the base's; without a base, those below the manifest's layer."""
+        manifest = self.rootfs.lookup(MANIFEST_PATH)
+        count = (manifest.layer if manifest else 0) if base is None else len(base.diff_ids)
+        if base is not None and self.diff_ids[:count] != base.diff_ids:
+            return BaseFiles(base.rootfs, base.read)
+        return BaseFiles(RootFS(self._indexes[:count]), self.read)
+
+    def whole(self, base: LayeredImage | None, packages: Collection[str]) -> RootFS | None:
+        return self.rootfs
+
+    def with_layer(self, layer: Layered) -> RootFS:
+        """The files that there are with one more layer."""
+        return RootFS([*self._indexes, layer])
+
+    def read_one(self, found: Found) -> bytes | None:
+        return reader_of(self.image)(found)
 
     def root_of(self, package: str) -> str:
         """The directory that Python imports a package from.
@@ -202,7 +256,7 @@ class LayeredImage:
         """
         config = self.image.config
         start = working_dir_of(config)
-        return find_roots(self._files, environment_of(config), package, working_dir=start).root.path
+        return find_roots(self.rootfs, environment_of(config), package, working_dir=start).root.path
 
     def origin(self, found: Found) -> str:
         return f"from layer {found.layer + 1} of {len(self.diff_ids)}"
@@ -273,12 +327,6 @@ def _no_image(location: Reference | LayoutReference, expected: str, found: str) 
     return ImageMismatch(
         "there is no image for the platform", where=str(location), expected=expected, found=found
     )
-
-
-def _texts(value: object, where: str) -> Mapping[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ImageMismatch("an image's metadata cannot be read", where=where, expected="names and texts")
-    return value
 
 
 def _paths(layer: LayerIndex, directory: str) -> Iterable[str]:

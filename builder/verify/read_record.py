@@ -13,7 +13,7 @@ from builder.errors import ImageMismatch
 from builder.oci.append import base_layers
 from builder.oci.layer_index import read_files
 from builder.oci.model import ByteProgress, sha256_digest
-from builder.record.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, Manifest, read_manifest
+from builder.record.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, FileRecord, Manifest, read_manifest
 
 _NEEDED = ("name", "patches", "patchset", "manifest")
 
@@ -86,6 +86,24 @@ def expected_labels(manifest: Manifest) -> dict[str, str]:
         f"{LABEL}.notes": notes_label(manifest) if manifest.base.notes else "",
     }
     return labels | {key: text for key, text in there.items() if text}
+
+
+def final_files(manifest: Manifest) -> dict[str, FileRecord | None]:
+    """Every file that the series touches as the last patch leaves it, by path in the image; None: removed."""
+    final: dict[str, FileRecord | None] = {}
+    for patch in manifest.patches:
+        for file in patch.files:
+            if file.kind == "rename" and file.old_path is not None:
+                final[image_path_of(manifest, file.old_path)] = None
+            final[file.image_path] = None if file.post is None else file
+    return final
+
+
+def image_path_of(manifest: Manifest, path: str) -> str:
+    """Where a path of the upstream is in the image, by the manifest's roots."""
+    above = [root for root in manifest.roots if path.startswith(root.path + "/")]
+    root = max(above, key=lambda r: len(r.path), default=None)
+    return f"/{path}" if root is None else root.image_path + path[len(root.path) :]
 
 
 def _notes(label: str) -> tuple[str, ...]:

@@ -60,8 +60,15 @@ class ContainerFiles:
         """What is at ``path`` itself: a symbolic link is not followed."""
         return self._found.get(path.strip("/"))
 
+    def at(self, path: str) -> Found | None:
+        return self.lookup(path)
+
     def listdir(self, path: str) -> list[str]:
         return sorted(self._names.get(path.strip("/"), ()))
+
+    def all(self) -> list[Found]:
+        """Everything that was read."""
+        return list(self._found.values())
 
     def read(self, found: Iterable[Found]) -> dict[str, bytes]:
         """The bytes that were kept, by path."""
@@ -76,15 +83,19 @@ class ContainerFiles:
             if linked is not None:
                 self._found[path] = replace(linked, path=path)
             return None
-        if member.kind is not Kind.FILE or member.size > MAX_KEPT:
-            self._found[path] = _found(path, member, None, keep=False)
+        if member.kind is not Kind.FILE or member.sparse:
+            self._found[path] = _found(path, member, None, None)
             return None
         pieces: list[bytes] = []
+        sha256 = hashlib.sha256()
 
         def write(piece: bytes) -> None:
-            pieces.append(piece)
+            sha256.update(piece)
+            if member.size <= MAX_KEPT:
+                pieces.append(piece)
             if not piece:
-                self._found[path] = _found(path, member, b"".join(pieces), keep=self._keep(path))
+                data = b"".join(pieces) if member.size <= MAX_KEPT and self._keep(path) else None
+                self._found[path] = _found(path, member, data, sha256.hexdigest())
 
         return write
 
@@ -102,7 +113,7 @@ def _chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from chunks
 
 
-def _found(path: str, member: Member, data: bytes | None, *, keep: bool) -> Found:
+def _found(path: str, member: Member, data: bytes | None, sha256: str | None) -> Found:
     return Found(
         path=path,
         layer=NO_LAYER,
@@ -114,8 +125,8 @@ def _found(path: str, member: Member, data: bytes | None, *, keep: bool) -> Foun
         mtime=member.mtime,
         link=member.link.decode("utf-8", "surrogateescape"),
         blob=None if data is None else blob_id(data),
-        sha256=None if data is None else hashlib.sha256(data).hexdigest(),
+        sha256=sha256,
         stored=path,
         stored_layer=NO_LAYER,
-        data=data if keep else None,
+        data=data,
     )

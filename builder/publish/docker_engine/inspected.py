@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from builder.base.python_path import places_of
 from builder.errors import ImageMismatch, OverlayError
-from builder.oci.rootfs import Files, Found
+from builder.oci.rootfs import Files, Found, RootFS
+from builder.oci.settings import Settings, read_settings
 from builder.publish.docker_engine.connection import Engine, engine_errors, is_missing
 from builder.publish.docker_engine.files import ContainerFiles
+from builder.publish.docker_engine.seen import Sight, is_below, loader_names, look_around
 from builder.record.manifest import MANIFEST_PATH
+from builder.verify.layered import BaseFiles, LayeredImage
 
 NEVER_RUN = "overlay-never-started"  # a command that must be given to create; it is not run
 
@@ -31,6 +36,8 @@ class EngineSubject:
         self._container = container
         self._image = image
         self._is_image = is_image
+        self._places: tuple[str, ...] = ()
+        self._opened: ContainerFiles | None = None
 
     @property
     def digest(self) -> str | None:
@@ -49,9 +56,20 @@ class EngineSubject:
         return None
 
     @property
-    def environment(self) -> Mapping[str, str]:
-        entries = self._container.attrs["Config"].get("Env") or []
-        return dict(str(entry).partition("=")[::2] for entry in entries)
+    def settings(self) -> Settings:
+        of_image = read_settings(self._image.get("Config"), f"{self.name}: image")
+        if self._is_image:
+            return of_image
+        own = read_settings(self._container.attrs.get("Config"), self.name)
+        return replace(own, labels=of_image.labels, volumes=of_image.volumes, on_build=of_image.on_build)
+
+    @property
+    def is_container(self) -> bool:
+        return not self._is_image
+
+    @property
+    def image_id(self) -> str | None:
+        return None  # some engines call an image by its manifest's digest
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -67,6 +85,8 @@ class EngineSubject:
         return found.data if found is not None else None
 
     def open_files(self, directories: Iterable[str]) -> Files:
+        if self._opened is not None:
+            return self._opened
         files = ContainerFiles(self._container, _is_source_or_bytecode)
         for directory in directories:
             if directory.count("/") < 2 or ".." in directory.split("/"):
@@ -76,33 +96,66 @@ class EngineSubject:
                     found=directory[:200],
                 )
             files.add(directory)
-        if prefix := self.environment.get("PYTHONPYCACHEPREFIX"):
+        if prefix := self.settings.environment.get("PYTHONPYCACHEPREFIX"):
             files.add(prefix)
         self._opened = files
         return files
 
     def read(self, found: Iterable[Found]) -> dict[str, bytes]:
-        return self._opened.read(found)
+        return self._opened.read(found) if self._opened else {}
 
     def undeclared(self, declared: frozenset[str], base_layers: int) -> list[str]:
         return []
 
     def written_since_start(self, path: str) -> bool:
-        return not self._is_image and path in self._changed
+        return path in self._changed
 
-    def imported_from(self, package: str) -> str | None:
-        return None  # it would take the whole image: its layers tell, in a registry or layout
+    def base_files(self, base: LayeredImage | None) -> BaseFiles | None:
+        return None if base is None else BaseFiles(base.rootfs, base.read)
+
+    def whole(self, base: LayeredImage | None, packages: Collection[str]) -> RootFS | None:
+        """The base's files, with what is seen in the container where its Python looks for packages."""
+        if base is None:
+            return None
+        self._base = base
+        sight = Sight(self._container, base.rootfs)
+        with suppress(ImageMismatch):  # without a Python in its environment, nothing is imported
+            places, tags = places_of(base.rootfs, self.settings, base.read_one)
+            self._places = tuple(places)
+            architecture = str(self._image.get("Architecture"))
+            for package in packages:
+                names = loader_names(package, tags, architecture)
+                look_around(sight, places, names, self._changed, self._mounts)
+        return base.with_layer(sight.layer)
+
+    def read_one(self, found: Found) -> bytes | None:
+        if found.data is not None:
+            return found.data
+        count = len(self._base.diff_ids)
+        return self._base.read_one(found) if found.stored_layer < count else None
+
+    def changed_beside(self, directories: Collection[str]) -> list[str]:
+        """Also mounts that such a place lies below; bytecode is left out, which Python writes."""
+        places = [place for place in self._places if place.count("/") > 1]
+        mounts = [m for m in self._mounts if is_below(m, places) or any(is_below(p, [m]) for p in places)]
+        written = [path for path in self._changed if is_below(path, places) and "__pycache__" not in path]
+        return sorted(path for path in {*mounts, *written} if not is_below(path, directories))
 
     def origin(self, found: Found) -> str:
         path = f"/{found.path}"
-        mounts = [str(mount.get("Destination")) for mount in self._container.attrs.get("Mounts") or []]
-        over = next((place for place in mounts if path == place or path.startswith(place + "/")), None)
+        over = next((place for place in self._mounts if path == place or path.startswith(place + "/")), None)
         if over is not None:
             return f"mounted at {over}"
         return "changed in the container" if self.written_since_start(path) else "as in its image"
 
+    @property
+    def _mounts(self) -> tuple[str, ...]:
+        return tuple(str(mount.get("Destination")) for mount in self._container.attrs.get("Mounts") or [])
+
     @cached_property
     def _changed(self) -> frozenset[str]:
+        if self._is_image:
+            return frozenset()
         with engine_errors("listing what changed in a container", self.name):
             return frozenset(str(change["Path"]) for change in self._container.diff() or [])
 
