@@ -44,7 +44,7 @@ def test_an_image_as_it_was_built_passes(workshop: Workshop, judgement: Judgemen
 
 def test_without_a_base_to_ask_the_result_says_what_was_not_compared(workshop: Workshop) -> None:
     run = workshop.overlay("verify", workshop.reference).check()
-    assert "the base's layers were not compared" in run.out
+    assert "the base's layers and config were not compared" in run.out
 
 
 def test_an_image_of_others_is_refused(workshop: Workshop) -> None:
@@ -192,7 +192,8 @@ def test_a_manifest_edited_to_fit_a_changed_file(workshop: Workshop) -> None:
         )
 
     digest = workshop.with_top_layer_changed("edited", edit)
-    assert kinds(workshop.deviations(digest)) == [("label", "dev.sglang-overlay.manifest")]
+    found = kinds(workshop.deviations(digest))
+    assert found == [("label", "dev.sglang-overlay.manifest"), ("file", f"/{PATCHED}")]
 
 
 def test_a_manifest_that_names_other_patches_than_its_patch_set_has(workshop: Workshop) -> None:
@@ -214,8 +215,10 @@ def test_a_missing_manifest(workshop: Workshop) -> None:
 def test_another_copy_that_python_would_import(workshop: Workshop) -> None:
     environment = [*workshop.image.config["config"]["Env"], "PYTHONPATH=/elsewhere"]
     digest = workshop.with_layer_on_top("copy", file("elsewhere/sglang/__init__.py", b""), Env=environment)
-    (deviation,) = workshop.deviations(digest)
-    assert (deviation["kind"], deviation["found"]) == ("shadow", "/elsewhere/sglang")
+    variable, shadow = workshop.deviations(digest)
+    assert (variable["kind"], variable["where"]) == ("config", "PYTHONPATH")
+    assert "/elsewhere" not in str(variable)
+    assert (shadow["kind"], shadow["found"]) == ("shadow", "/elsewhere/sglang (PYTHONPATH)")
 
 
 def test_a_symbolic_link_in_the_place_of_a_patched_file(workshop: Workshop) -> None:
@@ -251,7 +254,8 @@ def test_against_the_lock_it_was_built_with(workshop: Workshop) -> None:
 @pytest.mark.parametrize("key", ["digest", "base", "patchset", "manifest"])
 def test_against_a_lock_that_says_something_else(workshop: Workshop, key: str, tmp_path: Path) -> None:
     lock = json.loads(workshop.lock.read_text())
-    lock["images"]["linux/amd64"][key] = f"sha256:{'0' * 64}"
+    changed = (key, "config") if key == "digest" else (key,)
+    lock["images"]["linux/amd64"] |= dict.fromkeys(changed, f"sha256:{'0' * 64}")
     other = tmp_path / "other.lock"
     other.write_text(json.dumps(lock))
     found = kinds(workshop.deviations(workshop.digest, "--against", other))
