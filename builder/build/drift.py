@@ -15,11 +15,11 @@ from builder import __version__
 from builder.base.image import Base
 from builder.errors import InvalidInput, NotReproducible
 from builder.oci.append import timestamp
-from builder.project.lock import INPUTS, Lock
-from builder.record.manifest import MANIFEST_SCHEMA
-from builder.patch.series import Series
-from builder.project.spec import Spec
 from builder.oci.model import Format, format_input
+from builder.patch.series import Series
+from builder.project.lock import INPUTS, Lock
+from builder.project.spec import Spec
+from builder.record.manifest import MANIFEST_SCHEMA
 
 _UNSAID = {"format": "base"}  # what is meant where an input is not written
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.patch.apply import AppliedSeries, PatchReport, apply_series
-from builder.build.plan import INPUTS_LABEL, Plan, bake, engine_name, expected_settings, make_plan, tag_values
 from builder.base.image import (
     Base,
     Facts,
@@ -27,32 +25,34 @@ from builder.build.drift import (
     find_drift,
     unversioned_changes,
 )
-from builder.errors import InvalidInput
+from builder.build.plan import INPUTS_LABEL, Plan, bake, engine_name, expected_settings, make_plan, tag_values
 from builder.build.result import Finished, FinishedImage, Report
-from builder.source.git import GitStore
+from builder.errors import InvalidInput
 from builder.oci.append import new_index
 from builder.oci.layer import Layer
+from builder.oci.model import ByteProgress, Descriptor, Format, NewImage, Platform, RawManifest
 from builder.oci.reference import LayoutReference, Reference
-from builder.project.lock import Lock
-from builder.record.manifest import MANIFEST_PATH
-from builder.project.pin import pinned
+from builder.patch.apply import AppliedSeries, PatchReport, apply_series
+from builder.patch.requirements import requirements_of
+from builder.patch.series import Series, check_reaches, chosen_series
+from builder.printable import counted
 from builder.probe.evaluate import probe_series
 from builder.probe.named_trees import patched_tree, pristine_tree
-from builder.patch.requirements import requirements_of
-from builder.project.requirements import check_installed, unmet
+from builder.project.lock import Lock
+from builder.project.pin import pinned
 from builder.project.project import Root
-from builder.patch.series import Series, check_reaches, chosen_series
-from builder.oci.model import ByteProgress, Descriptor, Format, NewImage, Platform, RawManifest
+from builder.project.requirements import check_installed, unmet
+from builder.project.spec import Spec, read_spec
+from builder.record.manifest import MANIFEST_PATH
 from builder.soundness.check import Checker
 from builder.soundness.series import check_series
-from builder.project.spec import Spec, read_spec
+from builder.source.git import GitStore
 from builder.source.upstream import Upstream, peeled, resolve_upstream
-from builder.printable import counted
 
 if TYPE_CHECKING:
+    from builder.oci.registry.client import Network
     from builder.record.document import Document
     from builder.record.signature import SigningKey
-    from builder.oci.registry.client import Network
 
 Say = Callable[[str], None]
 

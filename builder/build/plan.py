@@ -1,6 +1,7 @@
 """From a patched tree to an image: the Dockerfile, the one layer, the manifest, the labels.
 
-Nothing here reads or writes anything but values; :mod:`builder.build.pipeline` brings them and stores the result.
+Nothing here reads or writes anything but values; :mod:`builder.build.pipeline` brings them and stores the
+result.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder import __version__
-from builder.patch.apply import AppliedSeries
-from builder.base.image import Base, DirectoryFact, Facts
 from builder.base.claims import contradictions
+from builder.base.image import Base, DirectoryFact, Facts
 from builder.build.declared import declare
 from builder.build.dockerfile import Recipe, parse_dockerfile
+from builder.build.template import render_template
 from builder.errors import InvalidInput
 from builder.oci.append import append, as_oci, labels_of, timestamp
 from builder.oci.layer import (
@@ -32,6 +33,9 @@ from builder.oci.layer import (
 )
 from builder.oci.model import Format, NewImage, RawManifest, canonical_json, format_input, sha256_digest
 from builder.oci.settings import Settings, said_over, settings_of
+from builder.patch.apply import AppliedSeries
+from builder.project.requirements import Requirement, facts_of
+from builder.project.spec import Spec
 from builder.record.manifest import (
     MANIFEST_PATH,
     MANIFEST_SCHEMA,
@@ -46,10 +50,7 @@ from builder.record.manifest import (
     patch_record,
     skipped_record,
 )
-from builder.project.requirements import Requirement, facts_of
 from builder.source.files import SourceFile
-from builder.project.spec import Spec
-from builder.build.template import render_template
 
 LABEL = "dev.sglang-overlay"
 INPUTS_LABEL = f"{LABEL}.inputs"

@@ -1,6 +1,7 @@
 """A finished build: its images as bytes, and all that is said of them. Values alone, light to import.
 
-Delivering, printing and the lock need no more than this; how it was made is :mod:`builder.build.pipeline`'s affair.
+Delivering, printing and the lock need no more than this; how it was made is the affair of
+:mod:`builder.build.pipeline`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from builder.record.document import Document
 from builder.oci.model import Descriptor, NewImage, Platform, RawManifest
 from builder.oci.reference import LayoutReference, Reference, parse_location
 from builder.project.lock import INPUTS, Lock
+from builder.record.document import Document
 
 MOST_REFERENCES = 16  # that the lock keeps of one image, the last ones first
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.errors import OverlayError
 from builder.build.result import Finished, from_parts, to_parts
+from builder.errors import OverlayError
+from builder.oci.model import Format
 from builder.oci.reference import LAYOUT_SCHEME
 from builder.project.lock import INPUTS, Lock
 from builder.project.project import Root
 from builder.project.whole_file import write_cached
-from builder.oci.model import Format
 
 DIRECTORY = "built"
 LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
