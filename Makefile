@@ -38,7 +38,7 @@ lint: $(DEV)
 	$(BIN)/zizmor --offline --quiet .github/workflows action.yml
 
 types: $(DEV)
-	$(BIN)/mypy --strict builder benchmarks
+	$(BIN)/mypy --strict builder benchmarks patches/probes/support
 
 unit: $(DEV)
 	$(PYTEST) tests/unit

@@ -195,7 +195,7 @@ def _inputs(root: Root, name: str, series: str) -> Iterator[Path]:
     yield root.template
     directory = root.patches / series
     yield from sorted([directory / "series", *directory.glob("*.patch")])
-    yield from sorted(root.probes.glob("*.py"))
+    yield from sorted(root.probes.glob("**/*.py"))
 
 
 def program_stamp(directory: Path) -> str:

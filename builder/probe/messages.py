@@ -7,6 +7,9 @@ import select
 import struct
 import time
 
+SUPPORT = "support"
+"""The package, and the directory beside probes, of modules that several probes import."""
+
 FRAME_LIMIT = 64 << 20
 """Bytes: the largest frame that is taken."""
 

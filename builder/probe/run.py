@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import builder
 from builder.errors import InvalidInput, ProbeFailed
 from builder.probe.confinement import SECCOMP
 from builder.probe.harness import Answer, State, Tree, unknown
-from builder.probe.messages import Channel, ChannelClosedError, ChannelTimeoutError, NoFrameError
+from builder.probe.messages import SUPPORT, Channel, ChannelClosedError, ChannelTimeoutError, NoFrameError
 from builder.probe.trees import MappingTree
 
 TIMEOUT = 30.0
@@ -39,6 +40,7 @@ _BY_THE_MACHINE = (
     "the probe stopped: MemoryError",
 )
 _REQUEST_LIMIT = 1 << 20
+_SUPPORT_IMPORT = re.compile(rf"^\s*from {SUPPORT}\.(\w+) import ", re.MULTILINE)
 _EVIDENCE_LIMIT = 1000
 _START = "from builder.probe.sandbox import main; main()"
 
@@ -148,7 +150,7 @@ class Prober:
 def sandbox_limits() -> tuple[str, ...]:
     """Which limits this machine's kernel sets for a probe, of :data:`builder.probe.confinement.FULL`."""
     with Prober() as prober:
-        return tuple(prober._run("", b"", MappingTree({})).evidence.split(", "))
+        return tuple(prober._run("", b'{"probe": "", "support": {}}', MappingTree({})).evidence.split(", "))
 
 
 def hangs_on_machine(answer: Answer) -> bool:
@@ -157,15 +159,35 @@ def hangs_on_machine(answer: Answer) -> bool:
 
 
 def read_probe(probe_file: Path) -> bytes:
-    """A probe's source.
+    """A probe with the modules of ``support/`` beside it that it imports, as the probe's process reads them.
+
+    Returns:
+        JSON: the source of the ``probe``, and ``support`` by module name.
 
     Raises:
-        InvalidInput: there is no such probe.
+        InvalidInput: there is no such probe, or a module that it imports is not there.
     """
+    probe = _read_source(probe_file)
+    support: dict[str, str] = {}
+    wanted = _support_imports(probe)
+    while wanted:
+        name = wanted.pop()
+        if name not in support:
+            support[name] = _read_source(probe_file.parent / SUPPORT / f"{name}.py")
+            wanted += _support_imports(support[name])
+    return json.dumps({"probe": probe, "support": dict(sorted(support.items()))}).encode()
+
+
+def _read_source(path: Path) -> str:
     try:
-        return probe_file.read_bytes()
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
-        raise InvalidInput("the probe cannot be read", where=str(probe_file), found=str(error)) from error
+        raise InvalidInput("the probe cannot be read", where=str(path), found=str(error)) from error
+
+
+def _support_imports(source: str) -> list[str]:
+    """The modules of ``support/`` that a source imports by ``from support.NAME import …``."""
+    return _SUPPORT_IMPORT.findall(source)
 
 
 def run_probe(probe_file: Path, tree: Tree, *, timeout: float = TIMEOUT, memory: int = MEMORY) -> Answer:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 import builder.probe.devices  # noqa: F401 - probes import it, and nothing can be loaded later
 from builder.probe.confinement import SECCOMP, confine, empty_directory, isolate
 from builder.probe.harness import Answer, ask, unknown
-from builder.probe.messages import Channel
+from builder.probe.messages import SUPPORT, Channel
 
 _LONGEST = 10_000  # characters of evidence that are sent
 # What upstream's modules import from the standard library: nothing can be loaded once the limits are set.
@@ -130,8 +131,14 @@ def _run_job(
 def _answer(name: str, source: bytes, confined: Callable[[], bool], tree: _PipedTree) -> Answer | None:
     """What the probe says; None where the limits are not as they must be, and nothing was run."""
     try:
-        text = ast.parse(source, f"{name}.py")
-        _preload(text)
+        sources = json.loads(source)
+        text = ast.parse(_encoded(sources["probe"]), f"{name}.py")
+        support = {
+            f"{SUPPORT}.{module}": ast.parse(_encoded(data), f"{SUPPORT}/{module}.py")
+            for module, data in sources["support"].items()
+        }
+        for parsed in (text, *support.values()):
+            _preload(parsed)
         code = compile(text, f"{name}.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, ImportError) as error:
         return unknown(f"the probe does not load: {error}")
@@ -139,12 +146,42 @@ def _answer(name: str, source: bytes, confined: Callable[[], bool], tree: _Piped
     sys.modules["probe"] = module
     if not confined():
         return None
+    _offer(support)
     try:
         exec(code, vars(module))  # noqa: S102 - the probe; nothing can be reached any more
         probe = vars(module)["probe"]
     except BaseException as error:
         return unknown(f"the probe does not load: {type(error).__name__}: {error}")
     return ask(probe, tree)
+
+
+def _encoded(source: str) -> bytes:
+    return source.encode("utf-8", "surrogateescape")
+
+
+class _Support(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the modules that came with the probe."""
+
+    def __init__(self, sources: Mapping[str, ast.Module]) -> None:
+        self._sources = sources
+
+    def find_spec(
+        self, name: str, path: object, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self._sources:
+            return None
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        parsed = self._sources[module.__name__]
+        exec(compile(parsed, module.__name__, "exec", dont_inherit=True), vars(module))  # noqa: S102
+
+
+def _offer(support: Mapping[str, ast.Module]) -> None:
+    package = types.ModuleType(SUPPORT)
+    package.__path__ = []
+    sys.modules[SUPPORT] = package
+    sys.meta_path.append(_Support(support))
 
 
 def _preload(probe: ast.Module) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from builder.probe.attention import Case
+from support.attention import Case
+from support.tilelang import DTYPES, Kernel, Tensor, TileLang
+
 from builder.probe.devices import GB10, HOPPER, SHARED_MEMORY, cuda_device, named
 from builder.probe.harness import Answer, Program, Tree, defect, fixed, locate, unknown
-from builder.probe.tilelang import DTYPES, Kernel, Tensor, TileLang
 
 KERNELS = ("python/sglang/kernels/ops/attention/dsa/tilelang_kernel.py",)
 LATENT, ROPE, TOPK = 512, 64, 2048

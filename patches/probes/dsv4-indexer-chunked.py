@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from support.rows import Logits, Memory, Rows
+
 from builder.probe.harness import (
     Answer,
     Opaque,
@@ -23,7 +25,6 @@ from builder.probe.harness import (
     locate,
     unknown,
 )
-from builder.probe.rows import Logits, Memory, Rows
 
 INDEXER = ["python/sglang/srt/layers/attention/dsv4/indexer.py"]
 METADATA = ["python/sglang/srt/layers/attention/dsv4/metadata.py"]

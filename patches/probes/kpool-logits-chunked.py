@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from support.rows import Logits, Memory, Rows
+
 from builder.probe.harness import (
     Answer,
     CannotTell,
@@ -24,7 +26,6 @@ from builder.probe.harness import (
     locate,
     unknown,
 )
-from builder.probe.rows import Logits, Memory, Rows
 
 INDEXER = ["python/sglang/srt/layers/attention/dsa/dsa_indexer_kpool.py"]
 DSA = ["python/sglang/srt/layers/attention/dsa/dsa_indexer.py"]

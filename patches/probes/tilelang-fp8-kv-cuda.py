@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from builder.probe.attention import Case
+from support.attention import Case
+from support.tilelang import DTYPES, Dtype, Launch, Tensor, TileLang
+
 from builder.probe.devices import GB10, HOPPER, cuda_device, named
 from builder.probe.harness import (
     Answer,
@@ -31,7 +33,6 @@ from builder.probe.harness import (
     strings_in,
     unknown,
 )
-from builder.probe.tilelang import DTYPES, Dtype, Launch, Tensor, TileLang
 
 ARGUMENTS = ("python/sglang/srt/arg_groups/overrides.py",)
 POOL_SIZE = ("python/sglang/srt/mem_cache/kv_cache_configurator.py",)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from builder.probe.attention import Case
+from support.attention import Case
+from support.tilelang import DTYPES, Kernel, Tensor, TileLang
+
 from builder.probe.devices import GB10, cuda_device
 from builder.probe.harness import Answer, Program, Tree, call, defect, fixed, locate, unknown
-from builder.probe.tilelang import DTYPES, Kernel, Tensor, TileLang
 
 KERNELS = ("python/sglang/kernels/ops/attention/dsa/tilelang_kernel.py",)
 FACTORY = "sparse_mla_fwd_decode_partial_fp8"

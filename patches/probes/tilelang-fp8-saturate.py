@@ -10,9 +10,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from support.tilelang import DTYPES, FP8, Dtype, Tensor, TileLang
+
 from builder.probe.devices import GB10, cuda_device
 from builder.probe.harness import Answer, CannotTell, Program, Tree, absent, defect, fixed, locate, unknown
-from builder.probe.tilelang import DTYPES, FP8, Dtype, Tensor, TileLang
 
 KERNELS = ("python/sglang/kernels/ops/attention/dsa/tilelang_kernel.py",)
 POOL = ("python/sglang/srt/mem_cache/memory_pool.py",)

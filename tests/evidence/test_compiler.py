@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.tilelang import TileLang
 
 from builder.evidence import compile as compiler
 from builder.evidence.compile import CompileReport, Lowered
 from builder.probe.harness import Program, Tree
-from builder.probe.tilelang import TileLang
 from tests.integration.sources import WheelTree, patched, release_tree
 
 PATCHES = ("dsa-tilelang-smem", "tilelang-fp8-partial-nope", "tilelang-fp8-kv-cuda")

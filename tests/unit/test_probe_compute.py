@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.tilelang import DTYPES, Tensor, TileLang
 
 from builder.probe.harness import CannotTell
-from builder.probe.tilelang import DTYPES, Tensor, TileLang
 
 F32 = DTYPES["float32"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import InvalidInput, ProbeFailed, Unavailable
 from builder.probe.harness import Answer
-from builder.probe.run import Prober, run_probe
+from builder.probe.run import Prober, read_probe, run_probe
 from builder.probe.trees import MappingTree
 
 TREE = MappingTree({"python/sglang/a.py": b"x = 41\n", "python/sglang/b.py": b"y = 1\n"})
@@ -301,3 +301,25 @@ def test_machinery_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pyt
     answer = run_probe(path, TREE)
     assert answer.state == "unknown"
     assert answer.evidence.endswith("OSError: no room")
+
+
+def test_a_probe_imports_what_lies_in_support_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "support").mkdir()
+    (tmp_path / "support" / "one.py").write_text(
+        "import colorsys\nfrom support.two import TWO\nONE = TWO - 1\n"
+    )
+    (tmp_path / "support" / "two.py").write_text("TWO = 2\n")
+    path = tmp_path / "asks.py"
+    path.write_text(
+        "from builder.probe.harness import defect, fixed\nfrom support.one import ONE\n"
+        "def probe(tree):\n    return fixed('') if ONE == 1 else defect('')\n",
+    )
+    assert run_probe(path, TREE).state == "fixed"
+    before = read_probe(path)
+    (tmp_path / "support" / "two.py").write_text("TWO = 3\n")
+    assert read_probe(path) != before  # another probe, as far as kept answers go
+    assert run_probe(path, TREE).state == "defect"
+    (tmp_path / "support" / "two.py").unlink()
+    with pytest.raises(InvalidInput) as missing:
+        run_probe(path, TREE)
+    assert missing.value.where == str(tmp_path / "support" / "two.py")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.tilelang import DTYPES, Gemm, Kernel, Tensor, TileLang
 
 from builder.probe.harness import Answer, Program, ask, fixed
-from builder.probe.tilelang import DTYPES, Gemm, Kernel, Tensor, TileLang
 from builder.probe.trees import MappingTree
 
 PATH = "python/sglang/kernel.py"

@@ -4,7 +4,7 @@ A kernel factory of the source under test runs as it is, and so does the body of
 for every way its branches can go. What is looked at is what the compiler would have to do: which shared
 buffers are needed and how often, which gemms have how many columns, what is loaded from which operand.
 A kernel that is called with tensors that have numbers in them is computed as well
-(:mod:`builder.probe.compute`).
+(:mod:`support.compute`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from builder.probe.compute import Language as ComputedLanguage
+from support.compute import Language as ComputedLanguage
+
 from builder.probe.harness import CannotTell, Opaque
 
 PATHS_LIMIT = 256

@@ -7,8 +7,9 @@ import operator
 import random
 from dataclasses import dataclass
 
+from support.tilelang import DTYPES, Dtype, Tensor
+
 from builder.probe.harness import CannotTell
-from builder.probe.tilelang import DTYPES, Dtype, Tensor
 
 TOLERANCE = 1e-6
 """Of a result's largest number; nothing is rounded, so that only the order of sums differs."""
