@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests import forked
+
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI") == "true"
 
@@ -41,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Overlay:
-    """The ``overlay`` command as users run it: the console script, in an environment of its own."""
+    """The ``overlay`` command as users run it: a process, in an environment of its own."""
 
     program: Path
     directory: Path
@@ -55,6 +57,16 @@ class Overlay:
         return cls(console_script(), directory / "project", clean_environment(directory / "home"))
 
     def __call__(self, *arguments: object, timeout: float = 300) -> Run:
+        words = tuple(str(argument) for argument in arguments)
+        if forked.can_fork(self.environment):
+            code, out, err = forked.run(
+                str(self.program), words, cwd=self.directory, environment=self.environment, timeout=timeout
+            )
+            return Run(words, code, out.decode(), err.decode())
+        return self.as_started(*words, timeout=timeout)
+
+    def as_started(self, *arguments: object, timeout: float = 300) -> Run:
+        """The same, started as users start it: the console script, a new interpreter."""
         words = tuple(str(argument) for argument in arguments)
         done = subprocess.run(
             [self.program, *words],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from builder.retire.evaluate import Report, Subject, judge
 from builder.source.git import GitStore, git_environment
 from builder.source.revision import Target
 from builder.source.upstream import Mount, Upstream
+from tests import forked
 
 DEMO = "python/sglang/demo.py"
 P0_BEFORE = b"def f():\n    a = 1\n\n    b = 2\n    return a + b\n"
@@ -199,11 +199,9 @@ def overlay(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     environment = dict(os.environ) | {"OVERLAY_CACHE": str(lab.cache), "OVERLAY_ROOT": str(root)}
-    environment |= {"XDG_STATE_HOME": str(lab.state)}
-    return subprocess.run(
-        [sys.executable, "-m", "builder", *arguments], env=environment | {"SOURCE_DATE_EPOCH": "1800000000"},
-        capture_output=True, text=True, check=False, cwd=cwd,
-    )  # fmt: skip
+    environment |= {"XDG_STATE_HOME": str(lab.state), "SOURCE_DATE_EPOCH": "1800000000"}
+    code, out, err = forked.run("overlay", arguments, cwd=cwd, environment=environment, timeout=300)
+    return subprocess.CompletedProcess(["overlay", *arguments], code, out.decode(), err.decode())
 
 
 def mail(name: str, diff: bytes, *trailers: str, status: str = "Pending") -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.conftest import ROOT
 from tests.unit.workshop import Workshop, workshop
 
@@ -102,21 +103,13 @@ def test_shells_complete_overlays_series_and_patches(
         "COMP_WORDS": " ".join(["overlay", *words, incomplete]),
         "COMP_CWORD": incomplete if shell == "fish" else str(len(words) + 1),
     }
-    code = "from builder.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=shop.directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    code, out, err = forked.run("overlay", [], cwd=shop.directory, environment=environment, timeout=60)
+    assert code == 0, err
     if shell == "zsh":
-        lines = done.stdout.splitlines()
+        lines = out.decode().splitlines()
         offered = set(lines[1::3])
     else:
-        offered = {entry.split(",")[1].split("\t")[0] for entry in done.stdout.splitlines() if "," in entry}
+        offered = {entry.split(",")[1].split("\t")[0] for entry in out.decode().splitlines() if "," in entry}
     assert offered == expected
 
 
