@@ -6,11 +6,15 @@ that what a hostile base, a damaged cache or a full disk does can be tried one b
 
 from __future__ import annotations
 
+import atexit
+import functools
 import gzip
 import hashlib
 import io
 import json
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +62,7 @@ class World:
     directory: Path
     overlay: Overlay
     commit: str
+    upstream: Path
 
     @property
     def root(self) -> Path:
@@ -75,12 +80,18 @@ class World:
     def spec(self) -> Path:
         return self.root / "overlays" / f"{NAME}.yaml"
 
-    @property
-    def upstream(self) -> Path:
-        return self.directory / "upstream"
-
     @classmethod
     def create(cls, directory: Path) -> World:
+        """A world of its own, on an upstream and from a cache that all worlds of this process start with."""
+        first = _first_world()
+        (directory / "home").mkdir()
+        for name in ("root", "cache"):
+            shutil.copytree(first.directory / name, directory / name)
+        return cls(directory, _command(directory), first.commit, first.upstream)
+
+    @classmethod
+    def create_cold(cls, directory: Path) -> World:
+        """A world with an upstream of its own and an empty cache."""
         upstream = directory / "upstream"
         (upstream / DEMO).parent.mkdir(parents=True)
         (upstream / DEMO).write_bytes(P0_BEFORE)
@@ -92,7 +103,6 @@ class World:
         plain_git("commit", "--quiet", "-m", "root", cwd=upstream)
         commit = plain_git("rev-parse", "HEAD", cwd=upstream).decode().strip()
         (directory / "home").mkdir()
-        environment = clean_environment(directory / "home") | {"OVERLAY_CACHE": str(directory / "cache")}
         root = directory / "root"
         for below in ("overlays", "patches/one", "patches/probes"):
             (root / below).mkdir(parents=True)
@@ -100,7 +110,7 @@ class World:
         (root / "patches/one/series").write_text("p0.patch\n")
         (root / "patches/one/p0.patch").write_bytes(patch())
         (root / "patches/probes/p0.py").write_text(PROBE)
-        world = cls(directory, Overlay(console_script(), root, environment), commit)
+        world = cls(directory, _command(directory), commit, upstream)
         world.write_spec()
         return world
 
@@ -121,6 +131,23 @@ class World:
     def build(self, base: str, *more: object, to: str = "out") -> tuple[object, ...]:
         """The words of a build into a layout."""
         return ("build", NAME, "--base", base, "--output", f"oci:{self.directory / to}:new", *more)
+
+
+def _command(directory: Path) -> Overlay:
+    environment = clean_environment(directory / "home") | {"OVERLAY_CACHE": str(directory / "cache")}
+    return Overlay(console_script(), directory / "root", environment)
+
+
+@functools.cache
+def _first_world() -> World:
+    """Its cache holds the pinned sources, what git makes of the series and the probe's answers; no base."""
+    directory = Path(tempfile.mkdtemp(prefix="overlay-world-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    world = World.create_cold(directory)
+    world.overlay("build", NAME, "--base", world.base().reference, "--dry-run").check()
+    shutil.rmtree(world.cache / "layers")
+    assert not list((world.root / "overlays").glob("*.lock"))
+    return world
 
 
 def patch(before: bytes = P0_BEFORE, after: bytes = P0_AFTER, path: str = DEMO) -> bytes:

@@ -18,7 +18,7 @@ from tests.unit.smallworld import World
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, str, str]:
     """A world that was built once: it, its base, its digest. The filled cache is kept beside it."""
-    world = World.create(tmp_path_factory.mktemp("world"))
+    world = World.create_cold(tmp_path_factory.mktemp("world"))
     base = world.base().reference
     digest = world.overlay(*world.build(base, "--json")).check().json["digest"]
     world.lock.unlink()

@@ -96,7 +96,7 @@ def test_an_undecided_transaction_goes(tmp_path: Path) -> None:
 
 
 def test_commands_sweep_what_stands_beside_specs_and_patches(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = World.create_cold(tmp_path)
     temporary = tmp_path / "temporary"
     (temporary / "overlay-render-abcdefgh.held").mkdir(parents=True)
     left = [
