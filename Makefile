@@ -15,6 +15,8 @@ DEV := $(VENV)/installed-dev
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 PYTEST := $(BIN)/python -m pytest
 SERVICES := $(BIN)/python tests/services.py
+# Overlay's own modules are compiled once, not for every process of the tests.
+unexport PYTHONDONTWRITEBYTECODE
 # Two workers suit the two cores of a small CI machine.
 WORKERS ?= 2
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -24,6 +25,13 @@ from pathlib import Path
 
 READ_AT_START = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "FAKETIME", "GLIBC_", "TZ")
 MESSAGE = 1 << 20
+# Of other projects, and imported by functions. Not GitPython: it looks for git when it is imported.
+LOADED_WHEN_NEEDED = (
+    "certifi cryptography.hazmat.primitives.serialization cyclonedx.model.bom cyclonedx.output.json docker "
+    "email.utils filelock isal.igzip_lib isal.isal_zlib jinja2.sandbox packageurl platformdirs "
+    "pydantic.dataclasses requests rich.console rich.progress rich.syntax shutil unidiff.patch "
+    "urllib.request yaml zstandard"
+)
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
@@ -121,6 +129,9 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__") and ".data" not in module.name:
             importlib.import_module(module.name)
+    for name in LOADED_WHEN_NEEDED.split():
+        if importlib.util.find_spec(name.partition(".")[0]):  # not every machine has isal
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -90,6 +90,17 @@ class World:
         return cls(directory, _command(directory), first.commit, first.upstream)
 
     @classmethod
+    def create_apart(cls, directory: Path) -> World:
+        """A world with an upstream of its own, which its cache does not hold; probes have answered."""
+        first = _first_world()
+        (directory / "home").mkdir()
+        for name in ("root", "upstream", "cache/probes", "cache/series.git"):
+            shutil.copytree(first.directory / name, directory / name)
+        world = cls(directory, _command(directory), first.commit, directory / "upstream")
+        world.write_spec()
+        return world
+
+    @classmethod
     def create_cold(cls, directory: Path) -> World:
         """A world with an upstream of its own and an empty cache."""
         upstream = directory / "upstream"
