@@ -40,7 +40,7 @@ lint: $(DEV)
 	$(BIN)/zizmor --offline --quiet .github/workflows action.yml
 
 types: $(DEV)
-	$(BIN)/mypy --strict builder benchmarks patches/probes/support
+	$(BIN)/mypy --strict builder benchmarks patches/probes/support patches/evidence
 
 unit: $(DEV)
 	$(PYTEST) tests/unit

@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from builder.evidence import sources
-from builder.evidence.kernel_gate import LATENT, SM12X_SHARED, needs, time_of
+from evidence import sources
+from evidence.kernel_gate import LATENT, SM12X_SHARED, needs, time_of
+
 from builder.probe.trees import DirectoryTree
 
 TOPK = 2048

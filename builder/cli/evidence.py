@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
+
 import click
 
 from builder.cli.output import Progress, print_json
-from builder.errors import ProbeFailed
+from builder.errors import ProbeFailed, UsageError
 from builder.probe.named_trees import NamedTree
+from builder.project.project import Root
 
 
-def show_evidence(kind: str, tree: NamedTree, *, as_json: bool) -> None:
+def show_evidence(kind: str, tree: NamedTree, root: Root, *, as_json: bool) -> None:
     """Take one kind of evidence from one tree and print it.
 
     Args:
         kind: ``compile``, ``tile-map`` or ``gpu``.
+        tree: what it is asked about.
+        root: whose patches' ``evidence`` is run, with the rights of this process.
 
     Raises:
-        UsageError: what this evidence needs is not installed here.
+        UsageError: the root has no such evidence, or what this evidence needs is not installed here.
         ProbeFailed: a kernel is out of its bounds on this GPU.
     """
     progress = Progress()
     progress(f"{'running' if kind == 'gpu' else 'lowering'} the kernels of {tree.name}; this takes minutes")
     if kind == "gpu":
-        _show_gpu(tree, progress, as_json)
+        _show_gpu(tree, _import("gpu", root), progress, as_json)
         return
-    from builder.evidence import compile as compiler
-
+    compiler = _import("compile", root)
     report = compiler.report(tree.tree) if kind == "compile" else compiler.tile_map(tree.tree)
     progress.close()
     if as_json:
@@ -34,9 +40,19 @@ def show_evidence(kind: str, tree: NamedTree, *, as_json: bool) -> None:
         click.echo(report.markdown() if kind == "compile" else report.grid(), nl=False)
 
 
-def _show_gpu(tree: NamedTree, progress: Progress, as_json: bool) -> None:
-    from builder.evidence import gpu
+def _import(module: str, root: Root) -> ModuleType:
+    if not (root.patches / "evidence" / f"{module}.py").is_file():
+        raise UsageError(
+            "this project has no evidence of this kind",
+            where=str(root.patches / "evidence"),
+            expected=f"{module}.py",
+            hint="docs/probes.md says what it is asked for",
+        )
+    sys.path.insert(0, str(root.patches))
+    return import_module(f"evidence.{module}")
 
+
+def _show_gpu(tree: NamedTree, gpu: ModuleType, progress: Progress, as_json: bool) -> None:
     report = gpu.report(tree.tree)
     progress.close()
     if as_json:

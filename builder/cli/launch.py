@@ -157,7 +157,8 @@ def command(
     checked = server_arguments(parser, spec.arguments, arguments, len(read))
     for note in notes:
         warn(note)
-    plan = _plan(memory, weights, kv_per_token, state, checked, series.names)
+    pool_grows = any("growing-state-pool" in patch.provides for patch in series.patches)
+    plan = _plan(memory, weights, kv_per_token, state, checked, pool_grows)
     server = Server(
         spec.name,
         chosen,
@@ -197,7 +198,7 @@ def _plan(
     kv_per_token: str | None,
     state: str | None,
     arguments: Arguments,
-    patches: tuple[str, ...],
+    pool_grows: bool,
 ) -> MemoryPlan | None:
     """The memory plan that was asked for; None without one."""
     if memory is None and weights is None and kv_per_token is None and state is None:
@@ -209,7 +210,7 @@ def _plan(
     sizes = Sizes(
         read_size(memory), read_size(weights), read_size(kv_per_token or "0"), read_size(state or "0")
     )
-    return plan_memory(sizes, arguments, patches=patches)
+    return plan_memory(sizes, arguments, pool_grows=pool_grows)
 
 
 def _comments(name: str, image: str, patchset: str, plan: MemoryPlan | None) -> list[str]:

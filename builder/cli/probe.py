@@ -94,7 +94,7 @@ def command(
             tree = _tree(trees[0], home, progress)
         finally:
             progress.close()
-        show_evidence(evidence, tree, as_json=as_json)
+        show_evidence(evidence, tree, home, as_json=as_json)
         return
     probes = find_probes(home.probes, only)
     kept = None if fresh else cache_path() / "probes"

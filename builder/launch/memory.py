@@ -15,8 +15,7 @@ from builder.errors import UsageError
 from builder.launch.arguments import Arguments
 from builder.launch.state_pool import DEFAULT_RATIO, Holding, StatePool, state_budget
 
-GROWING_PATCH = "mamba-cache-for-requests"
-MIN_ATTENTION_SHARE = Fraction(1, 4)  # of states and attention KV: what that patch leaves to attention KV
+MIN_ATTENTION_SHARE = Fraction(1, 4)  # of states and attention KV: what a growing pool leaves to attention KV
 
 _UNITS = {
     "": 1,
@@ -123,13 +122,13 @@ def shown(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.1f} MiB"
 
 
-def plan_memory(sizes: Sizes, arguments: Arguments, *, patches: tuple[str, ...]) -> MemoryPlan:
+def plan_memory(sizes: Sizes, arguments: Arguments, *, pool_grows: bool) -> MemoryPlan:
     """Plan a rank.
 
     Args:
         sizes: what the model takes.
         arguments: of the server.
-        patches: of the overlay: one of them makes the state pool grow for the requests that are asked for.
+        pool_grows: whether a patch makes the state pool grow for the requests that are asked for.
 
     Raises:
         UsageError: no server starts with these; with the flag to turn.
@@ -148,7 +147,7 @@ def plan_memory(sizes: Sizes, arguments: Arguments, *, patches: tuple[str, ...])
     slots = served = warning = None
     state = 0
     if pool is not None:
-        slots = _slots(pool, sizes, arguments, pools, grows=GROWING_PATCH in patches)
+        slots = _slots(pool, sizes, arguments, pools, grows=pool_grows)
         served = pool.requests_of(slots) if asked is None else min(asked, pool.requests_of(slots))
         if served == 0:
             raise _none_served(pool, slots, asked or 1, pools, _workers(arguments))

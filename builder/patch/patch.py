@@ -27,6 +27,9 @@ _DIFF_START = re.compile(rb"^diff --git |^--- [^\n]+\n\+\+\+ [^\n]+\n@@ ", re.MU
 _HUNK_START = re.compile(rb"^@@ -\d", re.MULTILINE)
 _RULE = re.compile(rb"^---[ \t\r]*$", re.MULTILINE)
 _MAIL_HEAD = re.compile(rb"From [0-9a-f]{40} |From: |Date: |Subject: ")
+FEATURES = ("growing-state-pool",)
+"""Words of ``Overlay-Provides``."""
+
 FLAWS = ("does-not-compile", "undefined-name", "unresolved-import", "missing-attribute", "data-file")
 """What a patch may be allowed to break (see :mod:`builder.soundness`)."""
 
@@ -108,6 +111,11 @@ class Patch:
     def hardware(self) -> tuple[str, ...]:
         """Compute capabilities it was written for, such as ``12.1``."""
         return tuple(word for value in self.values("Overlay-Hardware") for word in value.split())
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Of :data:`FEATURES`, what a server that runs with it does, for ``overlay launch`` to count on."""
+        return self.values("Overlay-Provides")
 
     @property
     def allows(self) -> frozenset[tuple[str, str]]:

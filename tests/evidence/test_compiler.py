@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from evidence import compile as compiler
+from evidence.compile import CompileReport, Lowered
 from support.tilelang import TileLang
 
-from builder.evidence import compile as compiler
-from builder.evidence.compile import CompileReport, Lowered
 from builder.probe.harness import Program, Tree
 from tests.integration.sources import WheelTree, patched, release_tree
 

@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-
-from builder.evidence import kernel_gate as gate
+from evidence import kernel_gate as gate
 
 torch = import_module("torch")
 CASE = gate.Case("bf16", 16, 2048)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence import compile as compiler
+from evidence import gpu
+from evidence.compile import CompileReport, Lowered
+from evidence.gpu import Comparison, GpuReport
+from evidence.worker import run_worker
 
 from builder.errors import InvalidInput, OverlayError, ProbeFailed, UsageError
-from builder.evidence import compile as compiler
-from builder.evidence import gpu
-from builder.evidence.compile import CompileReport, Lowered
-from builder.evidence.gpu import Comparison, GpuReport
-from builder.evidence.worker import run_worker
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
 from tests.conftest import Overlay
@@ -49,7 +49,7 @@ def test_tree_without_kernels_is_refused_before_anything_is_run(report: Callable
 
 def test_worker_that_crashes_is_not_a_result() -> None:
     with pytest.raises(ProbeFailed) as caught:
-        run_worker("builder.evidence.nothing_of_the_kind", {})
+        run_worker("evidence.nothing_of_the_kind", {})
     assert "nothing_of_the_kind" in str(caught.value.details)
 
 

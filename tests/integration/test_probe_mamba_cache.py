@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder.launch.arguments import Arguments
-from builder.launch.memory import GROWING_PATCH, MemoryPlan, Sizes, plan_memory
+from builder.launch.memory import MemoryPlan, Sizes, plan_memory
 from builder.launch.state_pool import StatePool, state_budget
 from builder.probe.run import Prober
 from builder.probe.trees import MappingTree
@@ -96,4 +96,4 @@ def _planned(sizing: ModuleType, case: Any) -> MemoryPlan:
     values = {name: (str(value),) for name, value in given.items() if value is not None}
     arguments = Arguments(values | {"--enable-dp-attention": ()})
     pools = int(case.memory * (1 << 30))
-    return plan_memory(Sizes(2 * pools, 0, case.token, case.state), arguments, patches=(GROWING_PATCH,))
+    return plan_memory(Sizes(2 * pools, 0, case.token, case.state), arguments, pool_grows=True)

@@ -17,7 +17,7 @@ from builder.launch.compose import render_compose
 from builder.launch.docker import container_options
 from builder.launch.image import launch_image
 from builder.launch.kubernetes import render_statefulset
-from builder.launch.memory import GROWING_PATCH, MemoryPlan, Sizes, plan_memory, read_size
+from builder.launch.memory import MemoryPlan, Sizes, plan_memory, read_size
 from builder.launch.nodes import Node, read_nodes
 from builder.launch.server import Rank, Server, Volume, server_arguments
 from builder.launch.shell import render_script
@@ -223,8 +223,8 @@ def test_each_rank_may_have_an_interface_of_its_own() -> None:
 # --- memory ------------------------------------------------------------------------------------------------
 
 
-def plan(parser: Parser, text: str, *, patches: tuple[str, ...] = (), **sizes: int) -> MemoryPlan:
-    return plan_memory(Sizes(**sizes), given(parser, text), patches=patches)
+def plan(parser: Parser, text: str, *, pool_grows: bool = False, **sizes: int) -> MemoryPlan:
+    return plan_memory(Sizes(**sizes), given(parser, text), pool_grows=pool_grows)
 
 
 # What published boot logs say of K slots and the requests that they serve at five slots a request.
@@ -278,7 +278,7 @@ DRAFTING = "--mem-fraction-static 0.5 --speculative-num-draft-tokens 16"
 def test_the_pool_grows_for_all_that_is_asked_for_or_not(
     parser: Parser, more: str, sizes: dict[str, int], slots: int, served: int
 ) -> None:
-    found = plan(parser, f"{DRAFTING} {more}", patches=(GROWING_PATCH,), **SIXTEEN, **sizes)
+    found = plan(parser, f"{DRAFTING} {more}", pool_grows=True, **SIXTEEN, **sizes)
     assert (found.slots, found.served) == (slots, served)
 
 
@@ -288,7 +288,7 @@ def test_without_the_patch_the_pool_follows_the_ratio_alone(parser: Parser) -> N
     stock = plan(parser, text, **SIXTEEN)
     assert (stock.served, stock.slots) == (4, 24)
     assert stock.attention / GIB == pytest.approx(9.4, abs=0.05)
-    grown = plan(parser, text, patches=(GROWING_PATCH,), **SIXTEEN)
+    grown = plan(parser, text, pool_grows=True, **SIXTEEN)
     assert grown.attention / GIB == pytest.approx(4.4, abs=0.05)
     assert grown.warning is None
 

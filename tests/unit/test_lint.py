@@ -159,6 +159,7 @@ def test_names_and_texts_of_any_script_are_fine(workshop: Workshop) -> None:
         ("status", "Upstream-Status: Inappropriate"),
         ("trailer", "Upstream-Status: Pending\nUpstream-Status: Pending"),
         ("trailer", "Upstream-Status: Pending\nOverlay-Hardwear: 12.1"),
+        ("trailer", "Upstream-Status: Pending\nOverlay-Provides: more-speed"),
         ("url", "Upstream-Status: Pending\nBug: #1234"),
         ("url", "Upstream-Status: Pending\nBug: https://example.org"),
         ("url", "Upstream-Status: Pending\nForwarded: maybe"),

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from builder.author.lint.finding import Finding
 from builder.errors import InvalidInput
 from builder.patch.message import Head, raw_date, read_head, split_author
-from builder.patch.patch import FLAWS, parse_patch, read_allowances, read_status
+from builder.patch.patch import FEATURES, FLAWS, parse_patch, read_allowances, read_status
 from builder.patch.repair import added_lines, diff_start, mend_text, put_back_blanks, recount, split
 from builder.project.requirements import parse_requirements
 
@@ -25,6 +25,7 @@ TRAILERS = {
     "Upstream-Status": False, "Bug": True, "Origin": False, "Forwarded": False, "Applied-Upstream": False,
     "Last-Update": False, "Overlay-Hardware": False, "Overlay-Depends": False, "Overlay-Drop-After": False,
     "Overlay-Import": True, "Overlay-Allow": True, "Overlay-Requires": True, "Overlay-Probe": False,
+    "Overlay-Provides": True,
     "Overlay-Retired": False, "Overlay-Evidence": True, "Signed-off-by": True, "Co-authored-by": True,
     "Reported-by": True,
     "Reviewed-by": True, "Tested-by": True, "Acked-by": True, "Suggested-by": True, "Fixes": True,
@@ -151,6 +152,10 @@ def _value(file: str, line: int | None, key: str, value: str) -> Iterator[Findin
         what = "Overlay-Allow does not say what is allowed, and why"
         yield Finding(
             "trailer", file, line, what, f"KIND NAME [reason], KIND one of {', '.join(FLAWS)}", value
+        )
+    elif key == "Overlay-Provides" and value not in FEATURES:
+        yield Finding(
+            "trailer", file, line, "Overlay-Provides is none of its words", ", ".join(FEATURES), value
         )
     elif key == "Overlay-Drop-After" and not _RELEASE.match(value):
         yield Finding("drop-after", file, line, "not a release", "such as v0.5.20", value)

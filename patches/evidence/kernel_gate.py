@@ -1,6 +1,6 @@
 """The kernel gate: run a tree's attention kernels on this GPU and compare with a float32 reference.
 
-Runs as a process (see :mod:`builder.evidence.gpu`): a job as JSON on standard input, the result as the last
+Runs as a process (see :mod:`evidence.gpu`): a job as JSON on standard input, the result as the last
 line of standard output. Needs torch with a CUDA device, tilelang and triton.
 
 The bounds follow from the formats. With ``u`` the largest relative rounding error of a format (bf16: 2^-8,
@@ -24,8 +24,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from builder.evidence import sources
-from builder.evidence.worker import lacks
+from evidence import sources
+from evidence.worker import lacks
 
 LATENT, ROPE = 512, 64
 ROWS = 8192

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.evidence.sources import carry
-from builder.evidence.worker import run_worker
 from builder.probe.devices import GB10, SHARED_MEMORY, named
 from builder.probe.harness import Tree
 from builder.project.temporary import temporary_directory
+from evidence.sources import carry
+from evidence.worker import run_worker
 
-LOWERING = "builder.evidence.lowering"
+LOWERING = "evidence.lowering"
 TARGET = "sm_121a"
 LATENT, ROPE, TOPK = 512, 64, 2048
 HEADS = (16, 32, 64)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import builder
 from builder.errors import ProbeFailed, UsageError
 
 TIMEOUT = 3600.0
@@ -18,7 +19,7 @@ TIMEOUT = 3600.0
 ABSENT = 3
 """Exit code of a worker that lacks something; its last line of output says what."""
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_IMPORTED = [Path(__file__).resolve().parents[1], Path(builder.__file__).resolve().parents[1]]
 
 
 def run_worker(module: str, job: Mapping[str, object], *, timeout: float = TIMEOUT) -> Any:
@@ -31,7 +32,7 @@ def run_worker(module: str, job: Mapping[str, object], *, timeout: float = TIMEO
         UsageError: something that the evidence needs is not installed here.
         ProbeFailed: the process crashed or ran out of time.
     """
-    paths = [str(_PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [*map(str, _IMPORTED), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.evidence.sources import carry
-from builder.evidence.worker import run_worker
 from builder.probe.harness import Tree
 from builder.project.temporary import temporary_directory
+from evidence.sources import carry
+from evidence.worker import run_worker
 
-GATE = "builder.evidence.kernel_gate"
+GATE = "evidence.kernel_gate"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One kernel against the float32 reference; see :mod:`builder.evidence.kernel_gate` for the bounds.
+    """One kernel against the float32 reference; see :mod:`evidence.kernel_gate` for the bounds.
 
     Args:
         path: ``bf16``, ``fp8``, ``write`` (of a raw fp8 row) or ``flashmla`` (Triton, DeepSeek-V4's cache).

@@ -1,6 +1,6 @@
 """Lower a tree's TileLang kernels for a GPU that is not here, and read what they ask for.
 
-Runs as a process (see :mod:`builder.evidence.compile`): a job as JSON on standard input, the result as the
+Runs as a process (see :mod:`evidence.compile`): a job as JSON on standard input, the result as the
 last line of standard output. Needs tilelang and any build of torch; nvcc where cubins are asked for.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from builder.evidence import sources
-from builder.evidence.worker import lacks
+from evidence import sources
+from evidence.worker import lacks
 
 LATENT = 512
 TOPK = 2048
