@@ -299,6 +299,11 @@ def _print_report(report: Report, there: Collection[str]) -> None:
         for judgement in against:
             for line in judgement.verdict.contradictions:
                 print_line(f"  {judgement.patch}: {line}")
+    noted = [(judgement.patch, note) for judgement in last for note in judgement.evidence.notes]
+    if noted:
+        print_line(f"\n{paint('whether it would run is not known', 'bold')} ({report.targets[-1].name})")
+        for patch, note in noted:
+            print_line(f"  {patch}: {note}")
     _print_next(subject, report.targets[-1].name, there)
 
 

@@ -29,7 +29,7 @@ from builder.patch.hunks import (
 from builder.patch.patch import Patch
 from builder.patch.series import Series, rule_for
 from builder.printable import counted
-from builder.project.whole_file import write_cached
+from builder.project.whole_file import read_checked, write_checked
 from builder.source.files import SourceFile, Sources
 from builder.source.git import GitError, GitStore, TreeEntry
 
@@ -314,7 +314,7 @@ def _second_opinion(tried: AppliedSeries, store: GitStore) -> _Opinion:
     opinion = _remembered(path)
     if opinion is None:
         opinion = _ask_git(tried, store)
-        write_cached(path, json.dumps(asdict(opinion)).encode())
+        write_checked(path, json.dumps(asdict(opinion)).encode())
     wanted = {path: f"{source.mode} {source.blob}" for path, source in tried.after.items() if source}
     if dict(opinion.files) != wanted:
         paths = opinion.files.keys() | wanted.keys()
@@ -341,10 +341,8 @@ def _opinion_key(tried: AppliedSeries) -> str:
 
 def _remembered(path: Path) -> _Opinion | None:
     """What git said before; None when it was not asked, or the record is damaged (it is then asked again)."""
-    try:
-        return _Opinion(**json.loads(path.read_bytes()))
-    except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, RecursionError):
-        return None
+    data = read_checked(path)
+    return None if data is None else _Opinion(**json.loads(data))
 
 
 def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:

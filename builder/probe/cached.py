@@ -6,28 +6,27 @@ contents): it is true or never looked at. The other holds the questions and the 
 tree that says the same to all of them, the probe would do the same, and need not run. An edited patch thereby
 has only those probes run that read the files it changes.
 
-``unknown`` is not kept: a slow machine can be its reason.
+An entry holds a checksum over its name and content: what is damaged, altered or another's is asked anew. An
+answer is not kept where a limit of time or memory ended the probe: a slow machine can be its reason.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any
 
-from builder.probe.harness import Answer, State, Tree
+from builder.probe.harness import Answer, Tree
 from builder.project.program import source_digest
-from builder.project.whole_file import write_cached
+from builder.project.whole_file import read_checked, write_checked
 
 MOST_TRACES = 16
 """Of one probe: the last ones."""
 
 Question = tuple[str, ...]
 """What a probe asks a tree: the method's name and its arguments."""
-
-_STATES = frozenset(get_args(State)) - {"unknown"}
 
 
 class Heard:
@@ -122,7 +121,8 @@ class Memory:
             probe: the probe's bytes.
             fingerprint: of the tree (see :mod:`builder.probe.trees`).
         """
-        return _answer(_read(self._path(probe, fingerprint)))
+        kept = _read(self._path(probe, fingerprint))
+        return _answer(kept[0]) if kept else None
 
     def recognize(self, probe: bytes, tree: Tree) -> Answer | None:
         """The answer, if the probe was given one by a tree that said the same to all of its questions.
@@ -131,10 +131,9 @@ class Memory:
             probe: the probe's bytes.
             tree: asked the same questions.
         """
-        for known in self._traces(probe):
-            answer = _answer(known)
-            if answer and all(_says(tree, question) == said for question, said in _trace(known)):
-                return answer
+        for known, *trace in self._traces(probe):
+            if all(_says(tree, tuple(question)) == said for question, said in trace):
+                return _answer(known)
         return None
 
     def put(self, probe: bytes, fingerprint: str, answer: Answer, trace: Mapping[Question, str] = {}) -> None:
@@ -146,49 +145,26 @@ class Memory:
             answer: what the probe said.
             trace: what it asked, and what it was told; nothing where that is known already.
         """
-        if answer.state == "unknown":
+        if answer.was_ended:
             return
-        facts = {"state": answer.state, "evidence": answer.evidence, "pins": list(answer.pins)}
-        facts["site"] = answer.site
-        write_cached(self._path(probe, fingerprint), json.dumps(facts).encode())
+        known = [answer.state, answer.evidence, list(answer.pins), answer.site]
+        write_checked(self._path(probe, fingerprint), json.dumps([known]).encode())
         if trace:
-            newest = facts | {"trace": [[list(question), said] for question, said in trace.items()]}
+            newest = [known, *([list(question), said] for question, said in trace.items())]
             kept = [newest, *self._traces(probe)][: self._most]
-            write_cached(self._path(probe, self._traces_of), json.dumps(kept).encode())
+            write_checked(self._path(probe, self._traces_of), json.dumps(kept).encode())
 
-    def _traces(self, probe: bytes) -> list[object]:
-        found = _read(self._path(probe, self._traces_of))
-        return found if isinstance(found, list) else []
-
-
-def _read(path: Path) -> object:
-    """What an entry says; None where there is none, or what is there was not written by this tool."""
-    try:
-        value: object = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value
+    def _traces(self, probe: bytes) -> list[Any]:
+        return _read(self._path(probe, self._traces_of))
 
 
-def _answer(facts: object) -> Answer | None:
-    match facts:
-        case {"state": str(state), "evidence": str(evidence), "pins": [*pins], "site": str(site)}:
-            if state in _STATES:
-                return Answer(cast("State", state), evidence, tuple(str(pin) for pin in pins), site)
-    return None
+def _read(path: Path) -> list[Any]:
+    """What an entry says; nothing where there is none that this tool wrote there."""
+    data = read_checked(path)
+    found: list[Any] = [] if data is None else json.loads(data)
+    return found
 
 
-def _trace(facts: object) -> Iterator[tuple[Question, str]]:
-    """The questions of an entry and what was said; what is none of that cannot be said by any tree."""
-    match facts:
-        case {"trace": [_, *_] as pairs}:
-            for pair in pairs:
-                match pair:
-                    case [["read" | "contains" | "paths" as what, str(name)], str(said)]:
-                        yield (what, name), said
-                    case [["grep", str(text), str(prefix)], str(said)]:
-                        yield ("grep", text, prefix), said
-                    case _:
-                        yield ("contains", ""), "never"
-        case _:
-            yield ("contains", ""), "never"
+def _answer(known: list[Any]) -> Answer:
+    state, evidence, pins, site = known
+    return Answer(state, evidence, tuple(pins), site)

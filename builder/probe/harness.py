@@ -22,7 +22,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Protocol
 
 State = Literal["defect", "fixed", "absent", "unknown"]
@@ -38,12 +38,15 @@ class Answer:
         evidence: one line with figures that says why.
         pins: distributions whose pinned version the answer hangs on (``flashinfer-python``).
         site: of ``absent``, the place that was looked at, ``PATH:NAME``.
+        was_ended: a limit of time or memory, or this machine, ended the probe: another one may have another
+            answer, so that this one is not kept.
     """
 
     state: State
     evidence: str
     pins: tuple[str, ...] = ()
     site: str = ""
+    was_ended: bool = field(default=False, compare=False)
 
 
 class Tree(Protocol):
@@ -100,6 +103,11 @@ def unknown(why: str, *pins: str) -> Answer:
     return Answer("unknown", why, pins)
 
 
+def ended(how: str) -> Answer:
+    """The answer ``unknown`` of a probe that a limit or the machine ended."""
+    return Answer("unknown", f"the probe {how}", was_ended=True)
+
+
 def ask(probe: Callable[[Tree], Answer], tree: Tree) -> Answer:
     """Run ``probe`` here; whatever goes wrong in it is the answer ``unknown`` with the reason."""
     try:
@@ -108,6 +116,8 @@ def ask(probe: Callable[[Tree], Answer], tree: Tree) -> Answer:
         raise
     except CannotTell as why:
         return unknown(str(why))
+    except MemoryError as error:
+        return ended(f"stopped: {describe(error)}")
     except BaseException as error:
         return unknown(f"the probe stopped: {describe(error)}")
     if not isinstance(answer, Answer):

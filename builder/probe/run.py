@@ -19,7 +19,7 @@ from typing import IO, Any, cast, get_args
 import builder
 from builder.errors import InvalidInput, ProbeFailed
 from builder.probe.confinement import SECCOMP
-from builder.probe.harness import Answer, State, Tree, unknown
+from builder.probe.harness import Answer, State, Tree, ended, unknown
 from builder.probe.messages import SUPPORT, Channel, ChannelClosedError, ChannelTimeoutError, NoFrameError
 from builder.probe.trees import MappingTree
 
@@ -32,13 +32,6 @@ MEMORY = 1 << 30
 REQUIRE_SANDBOX = "OVERLAY_REQUIRE_SANDBOX"
 """Set in the environment: no probe runs where the kernel does not hold it (``--require-sandbox``)."""
 
-_BY_THE_MACHINE = (
-    "the probe took longer than",
-    "the probe's process did not keep",
-    "the probe was ended by",
-    "the probe ended with",
-    "the probe stopped: MemoryError",
-)
 _REQUEST_LIMIT = 1 << 20
 _SUPPORT_IMPORT = re.compile(rf"^\s*from {SUPPORT}\.(\w+) import ", re.MULTILINE)
 _EVIDENCE_LIMIT = 1000
@@ -103,10 +96,10 @@ class Prober:
             ) from None
         except ChannelTimeoutError:
             self._end()
-            return unknown(f"the probe took longer than {self._timeout:g} s")
+            return ended(f"took longer than {self._timeout:g} s")
         except (ChannelClosedError, ValueError, LookupError, TypeError) as error:
             said = self._end() or str(error)
-            return unknown(f"the probe's process did not keep to its protocol: {said}")
+            return ended(f"had a process that did not keep to its protocol: {said}")
         except BaseException:
             self._end()
             raise
@@ -151,11 +144,6 @@ def sandbox_limits() -> tuple[str, ...]:
     """Which limits this machine's kernel sets for a probe, of :data:`builder.probe.confinement.FULL`."""
     with Prober() as prober:
         return tuple(prober._run("", b'{"probe": "", "support": {}}', MappingTree({})).evidence.split(", "))
-
-
-def hangs_on_machine(answer: Answer) -> bool:
-    """Whether an answer may be another one on a faster or larger machine: a limit ended the probe."""
-    return answer.state == "unknown" and answer.evidence.startswith(_BY_THE_MACHINE)
 
 
 def read_probe(probe_file: Path) -> bytes:
@@ -215,7 +203,7 @@ def _converse(channel: Channel, tree: Tree, deadline: float, word: bytes) -> Ans
             status = int(request["status"])
             if status == 0 and answer is not None:
                 return answer
-            return unknown(f"the probe {_how_it_ended(status)} without an answer")
+            return ended(f"{_how_it_ended(status)} without an answer")
         if answer is not None:
             raise NoFrameError(f"{request['do']!r} after the answer")
         if request["do"] == "weak":
@@ -266,7 +254,8 @@ def _checked(facts: Mapping[str, object]) -> Answer:
     if state not in get_args(State) or not isinstance(evidence, str) or not isinstance(pins, list):
         raise ValueError(f"no answer: {str(facts)[:200]}")
     site = _line(str(facts["site"])) if state == "absent" else ""
-    return Answer(cast("State", state), _line(evidence), tuple(str(pin) for pin in pins), site)
+    named = tuple(str(pin) for pin in pins)
+    return Answer(cast("State", state), _line(evidence), named, site, facts["was_ended"] is True)
 
 
 def _line(text: str) -> str:

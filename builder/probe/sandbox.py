@@ -121,7 +121,7 @@ def _run_job(
         answer = _answer(str(job["name"]), source, confined, _PipedTree(ask_tree))
         if answer:
             evidence, site = str(answer.evidence)[:_LONGEST], str(answer.site)[:_LONGEST]
-            facts = {"state": answer.state, "evidence": evidence, "site": site}
+            facts = {"state": answer.state, "evidence": evidence, "site": site, "was_ended": answer.was_ended}
             send({"do": "answer", **facts, "pins": list(answer.pins)})
         code = 0
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -50,6 +51,28 @@ def write_cached(path: Path, data: bytes) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     write_whole(path, data)
+
+
+def write_checked(path: Path, data: bytes) -> None:
+    """Write an entry of the cache behind a checksum over the entry's name and content.
+
+    Raises:
+        OSError: it cannot be written; the error names a file.
+    """
+    write_cached(path, f"{_checksum(path.name, data)}\n".encode() + data)
+
+
+def read_checked(path: Path) -> bytes | None:
+    """What :func:`write_checked` wrote there; None where nothing is, or it is damaged, altered or another's."""
+    try:
+        said, _, data = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return data if said == _checksum(path.name, data).encode() else None
+
+
+def _checksum(name: str, data: bytes) -> str:
+    return hashlib.sha256(f"{name}\n".encode() + data).hexdigest()
 
 
 def sweep_parts(directory: Path) -> None:

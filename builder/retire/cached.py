@@ -21,9 +21,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from builder.patch.series import Series
 from builder.probe.harness import Answer
-from builder.probe.run import hangs_on_machine, read_probe
+from builder.probe.run import read_probe
 from builder.project.program import git_identity, source_digest
-from builder.project.whole_file import write_cached
+from builder.project.whole_file import read_checked, write_checked
 from builder.retire.evidence import Behaviour, Dependency, TextEvidence
 from builder.soundness.check import Flaw
 from builder.source.upstream import Upstream
@@ -45,15 +45,19 @@ class Asked:
         """Whether no probe was ended by a limit."""
         found = self.behaviour
         answers = (found.pin, found.pristine, found.carried) if found else ()
-        return not any(a is not None and hangs_on_machine(a) for a in (*answers, self.rolled_back))
+        return not any(a is not None and a.was_ended for a in (*answers, self.rolled_back))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the sources say of one patch on one target; ``asked`` is None where that has to be asked anew."""
+    """What the sources say of one patch on one target; ``asked`` is None where that has to be asked anew.
+
+    ``notes`` are of what could not be looked at, or was broken before (see :class:`Soundness`).
+    """
 
     text: TextEvidence
     flaws: tuple[Flaw, ...]
+    notes: tuple[str, ...]
     asked: Asked | None
 
     @property
@@ -88,25 +92,23 @@ class KeptEvidence:
 
     def get(self, target: Upstream) -> dict[str, Found] | None:
         """What is known of every patch on a target; None where nothing is, or it cannot be believed."""
-        key = self._key(target)
+        body = read_checked(self._directory / self._key(target))
+        if body is None:
+            return None
         try:
-            said, _, body = (self._directory / key).read_bytes().partition(b"\n")
-            if said.decode("ascii") != _checksum(key, body):
-                return None
             rows = _decoded(dict[str, Found], json.loads(body))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
         return rows if list(rows) == self._names else None
 
     def put(self, target: Upstream, found: Mapping[str, Found]) -> None:
         """Keep what was found, whole or not at all."""
-        key = self._key(target)
         rows = {name: asdict(row) for name, row in found.items()}
         for name, row in found.items():
             if not row.is_certain:
                 rows[name]["asked"] = None
         body = json.dumps(rows, separators=(",", ":")).encode()
-        write_cached(self._directory / key, f"{_checksum(key, body)}\n".encode() + body)
+        write_checked(self._directory / self._key(target), body)
 
     def _key(self, target: Upstream) -> str:
         return _sha256(f"{self._series}\n{_identity(target)}".encode())
@@ -115,10 +117,6 @@ class KeptEvidence:
 def _identity(upstream: Upstream) -> str:
     """Names an upstream's sources, to the byte."""
     return " ".join(f"{mount.prefix}:{mount.commit}" for mount in upstream.mounts)
-
-
-def _checksum(key: str, body: bytes) -> str:
-    return _sha256(f"{key}\n".encode() + body)
 
 
 def _sha256(data: bytes) -> str:

@@ -31,7 +31,7 @@ from builder.retire.probed import Witness
 from builder.retire.pull_requests import Log, landed, requests_of
 from builder.retire.text import MergedSeries, merge_series
 from builder.retire.verdict import Verdict, decide, with_clashes, with_flaws, with_landed
-from builder.soundness.check import Checker, Flaw
+from builder.soundness.check import Checker, Soundness
 from builder.soundness.series import without
 from builder.source.files import SourceFile
 from builder.source.git import GitStore
@@ -158,7 +158,7 @@ def judge(
         f"judging {counted(len(subject.series.patches), 'patch', 'patches')} "
         f"on {counted(len(targets), 'target')}"
     )
-    bench.find_side_by_side(targets)
+    bench.find_side_by_side(targets, say)
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
     checker.save()
@@ -216,10 +216,11 @@ class _Bench:
     timeout: float | None
     checker: Checker
 
-    def find_side_by_side(self, targets: Sequence[Target]) -> None:
+    def find_side_by_side(self, targets: Sequence[Target], say: Callable[[str], None]) -> None:
         """Have processes find what is not remembered yet: reading sources keeps one processor of Python busy.
 
-        They leave what they found where it is remembered; what one of them could not find is found again.
+        They leave what they found where it is remembered. What one of them could not find is found again by
+        who waits for it, which meets the error and says it; that it ended early is said here.
         """
         waiting = [target for target in targets if self.kept.get(target.upstream) is None]
         workers = min(len(waiting), os.cpu_count() or 1)
@@ -231,7 +232,8 @@ class _Bench:
         children = [self._fork([waiting[n] for n in range(first, len(waiting), workers)])
                     for first in range(workers)]  # fmt: skip
         for child in children:
-            os.waitpid(child, 0)
+            if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+                say(f"a process ended early ({code}), and its targets are judged again")
 
     def _fork(self, targets: Sequence[Target]) -> int:
         """A process that finds what it can on these targets and ends; its id."""
@@ -244,8 +246,9 @@ class _Bench:
                     witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
                     _Case(self, target, witness, stack).find()
             self.checker.save()
-        finally:
-            os._exit(0)  # an error is met again, and said, by who waits for this
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
 
     def judge(self, target: Target) -> list[Judgement]:
         """Every patch on one target."""
@@ -302,8 +305,10 @@ class _Case:
         text = known.text if known else self._merged.evidence[patch.name]
         asked = self._ask(patch.name, text)
         needless = asked.behaviour is not None and asked.behaviour.pristine.state in ("fixed", "absent")
-        flaws = known.flaws if known else self._flaws(patch) if text.carried and not needless else ()
-        return Found(text, flaws, asked)
+        if known is not None:
+            return Found(text, known.flaws, known.notes, asked)
+        sound = self._soundness(patch) if text.carried and not needless else Soundness()
+        return Found(text, without(sound.flaws, patch.allows), sound.notes, asked)
 
     def judge(self, patch: Patch, found: Found) -> Judgement:
         """The verdict on one patch."""
@@ -322,7 +327,14 @@ class _Case:
         landed_there = self._landed(patch)
         excluded = self._clashes(patch)
         evidence = Evidence(
-            text, asked.behaviour, asked.dependencies, history, landed_there, found.flaws, excluded
+            text,
+            asked.behaviour,
+            asked.dependencies,
+            history,
+            landed_there,
+            found.flaws,
+            excluded,
+            found.notes,
         )
         verdict = with_landed(with_clashes(verdict, excluded), evidence)
         return Judgement(patch.name, self.target.name, verdict, evidence)
@@ -340,16 +352,15 @@ class _Case:
         requirements = requirements_of((patch,))
         return tuple(clashes(requirements, read_pins(self._tree))) if requirements else ()
 
-    def _flaws(self, patch: Patch) -> tuple[Flaw, ...]:
+    def _soundness(self, patch: Patch) -> Soundness:
         """What the patch breaks in the target with those before it."""
         state: dict[str, SourceFile | None] = {}
         for step in self._merged.steps:
             if step.name == patch.name:
                 before, after = {**state, **step.before}, {**state, **step.after}
-                sound = self.bench.checker.check(before, after, self._tree)
-                return without(sound.flaws, patch.allows)
+                return self.bench.checker.check(before, after, self._tree)
             state |= step.after
-        return ()
+        return Soundness()
 
     def _ask(self, name: str, text: TextEvidence) -> Asked:
         """What the patch's probe says of the pin, the target, and the target with the patch."""

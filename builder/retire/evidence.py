@@ -284,7 +284,10 @@ class Landed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one patch on one target; None where a kind of evidence does not exist."""
+    """All that is known of one patch on one target; None where a kind of evidence does not exist.
+
+    ``notes`` are of what could not be looked at in the merged files, or was broken before the patch.
+    """
 
     text: TextEvidence
     behaviour: Behaviour | None = None
@@ -293,6 +296,7 @@ class Evidence:
     landed: tuple[Landed, ...] = ()
     flaws: tuple[Flaw, ...] = ()
     clashes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for programs."""

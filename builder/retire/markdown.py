@@ -58,6 +58,7 @@ def evidence_rows(evidence: Evidence) -> list[tuple[str, str]]:
     ]
     rows += [(f"uses of {other}", ", ".join(names)) for other, names in text.uses.items()]
     rows += [("the code went", str(place)) for place in text.went_to]
+    rows += [("soundness", note) for note in evidence.notes]
     rows += [("pull request", str(landed)) for landed in evidence.landed]
     if evidence.behaviour is None:
         rows.append(("behaviour", "no probe"))

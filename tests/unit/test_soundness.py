@@ -470,6 +470,21 @@ def test_diff_and_rebase_see_a_keyword_that_upstream_added_elsewhere_in_the_call
     assert Path(error["worktree"], USE).is_file()  # it is left open
 
 
+def test_diff_says_what_it_could_not_look_at(lab: Lab, tmp_path: Path) -> None:
+    """Also when it is asked again, and what it knows is remembered."""
+    bad = "python/sglang/bad.py"
+    pin = lab.commit(PIN | {bad: b"def f(:\n    return 0\n"}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {bad: b"def f(:\n    return 1\n"}, "Overlay-Probe: none [test]")
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    lab.commit({USE: b"\n" + PIN[USE]}, tag="v1.1.0")
+    diff = ("diff", "demo", "--upstream-url", str(lab.repository), "--upstream", "v1.1.0")
+    for _ in range(2):
+        assert f"  p0: {bad}, line 1: does not compile:" in overlay(lab, root, *diff).stdout
+    (judgement,) = json.loads(overlay(lab, root, *diff, "--json").stdout)["reports"][0]["judgements"]
+    (note,) = judgement["evidence"]["notes"]
+    assert note.endswith("as before the change")
+
+
 def test_diff_says_partial_where_a_hunk_is_there_already(lab: Lab, tmp_path: Path) -> None:
     two = PIN | {USE: PIN[USE] + b"\n\n# filler\n" * 8 + b"\n\ndef h():\n    return 0\n"}
     pin = lab.commit(dict(two), tag="v1.0.0")
