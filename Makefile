@@ -31,7 +31,7 @@ demo: $(RUNTIME)
 
 # One pytest run for both kinds of tests: its closing line is the last thing printed.
 test: lint types
-	$(SERVICES) $(PYTEST) -n $(WORKERS) tests
+	$(SERVICES) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=10 tests
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -43,10 +43,10 @@ types: $(DEV)
 	$(BIN)/mypy --strict builder benchmarks patches/probes/support patches/evidence
 
 unit: $(DEV)
-	$(PYTEST) tests/unit
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit
 
 integration: $(DEV)
-	$(SERVICES) $(PYTEST) -n $(WORKERS) tests/integration
+	$(SERVICES) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=10 tests/integration
 
 # SEED says where to look: the second it is started at, or one to look there again.
 SECONDS ?= 30

@@ -17,6 +17,7 @@ import pytest
 from tests import forked
 
 ROOT = Path(__file__).resolve().parent.parent
+pytest.register_assert_rewrite("tests.contracts.registry")
 IN_CI = os.environ.get("CI") == "true"
 
 

@@ -92,8 +92,8 @@ _COLORS = {
 @root_option
 @sandbox_option
 @json_option
-@click.pass_context
 @changes_project(option="retire")
+@click.pass_context
 def command(
     context: click.Context,
     names: tuple[str, ...],
