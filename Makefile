@@ -2,7 +2,7 @@
 #
 #   make demo          build the overlay glm53-flash-gb10 on a small base, and show what came out
 #   make test          lint, types, unit and integration tests
-#   make fuzz          fuzz every reader of foreign input for SECONDS=30 each
+#   make fuzz          fuzz every reader of foreign input for SECONDS=30 each, and try more examples of each property
 #   make bench         write docs/benchmarks.md and docs/verdicts.md
 #   make docs          write the documents that are made from code
 #   make clean         remove what the targets made
@@ -53,6 +53,7 @@ SECONDS ?= 30
 SEED ?= $(shell date +%s)
 fuzz: $(DEV)
 	OVERLAY_FUZZ_SECONDS=$(SECONDS) OVERLAY_FUZZ_SEED=$(SEED) $(PYTEST) tests/fuzz
+	OVERLAY_EXAMPLES=20 $(PYTEST) -n $(WORKERS) -m hypothesis --hypothesis-seed=$(SEED) tests/unit
 
 bench: $(DEV)
 	OVERLAY_TEST_PRIVATE_ENGINE=1 $(SERVICES) $(BIN)/python -m benchmarks

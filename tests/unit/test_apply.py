@@ -16,6 +16,7 @@ from builder.patch.patch import parse_patch
 from builder.patch.series import Series, check_depends
 from builder.source.files import SourceFile
 from builder.source.git import GitStore
+from tests.examples import examples
 from tests.unit.trees import Tree, histories, plain, shared_judge
 
 DEMO = plain("def f():\n    a = 1\n\n    b = 2\n    return a + b\n")
@@ -194,7 +195,9 @@ def test_file_created_by_one_patch_is_changed_and_deleted_by_later_ones(store: G
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(histories())
 def test_post_images_and_trees_are_the_ones_git_has(steps: list[dict[str, SourceFile]]) -> None:
@@ -215,7 +218,9 @@ def test_post_images_and_trees_are_the_ones_git_has(steps: list[dict[str, Source
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(8),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(histories(most=2), st.integers(1, 5))
 def test_what_moved_is_still_what_git_makes_of_it_or_is_refused(

@@ -13,6 +13,7 @@ from builder.errors import InvalidInput
 from builder.patch.canonical import Draft, Files, diff_all, write_patches
 from builder.patch.message import Head, commit_message, raw_date, read_commit, read_head, write_head
 from builder.source.files import SourceFile
+from tests.examples import examples
 from tests.unit.trees import histories, plain, shared_judge
 
 DATE = b"Sun, 29 Nov 2026 00:00:00 +0000"
@@ -51,7 +52,9 @@ def changed(before: Files, after: Files) -> tuple[Files, Files]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(10),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.data())
 def test_patches_equal_those_of_git_format_patch(data: st.DataObject) -> None:
@@ -74,7 +77,7 @@ def test_patches_equal_those_of_git_format_patch(data: st.DataObject) -> None:
     assert b"\n".join(write_patches(drafts)) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(heads())
 def test_heads_are_read_as_they_were_written(head: Head) -> None:
     assert read_head(write_head(head) + b"---\n") == head

@@ -23,6 +23,7 @@ from builder.errors import InvalidInput
 from builder.patch.diff import parse_diff
 from builder.patch.patch import parse_patch
 from builder.patch.repair import mend_text, put_back_blanks
+from tests.examples import examples
 from tests.unit.trees import PLAIN
 
 HEAD = b"From: A <a@example.org>\nSubject: x\n\nWhy.\n\nUpstream-Status: Pending\n---\n\n"
@@ -298,7 +299,9 @@ def same(ours: Sequence[str], gits: Sequence[str] | None) -> bool:
     return gits is not None and (sorted(ours) == sorted(gits) or "dev/null" in gits)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=damaged())
 def test_what_is_read_is_what_git_reads(tmp_path: Path, data: bytes) -> None:
     for finding in lint_patch("p", "patches/demo/p.patch", HEAD + data):
@@ -323,7 +326,7 @@ def taken(reading: Callable[[], T]) -> T | None:
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(_ODD)), max_size=12).map(b"\n".join))
 def test_bytes_of_any_kind_end_in_a_value_or_in_words(data: bytes) -> None:
     for text in (data, HEAD + data, ONE + data, data + ONE):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from isal import isal_zlib
 
 from builder.oci.deflate import deflate_literals
+from tests.examples import examples
 
 SAMPLES = {
     "nothing": b"",
@@ -37,7 +38,7 @@ def test_two_readers_read_back_what_went_in(what: str) -> None:
     assert isal_zlib.decompress(packed, wbits=-15) == SAMPLES[what]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.binary(max_size=2000), st.integers(0, 3))
 def test_every_input_reads_back(data: bytes, blocks: int) -> None:
     data = bytes(32 << 10) * blocks + data

@@ -10,6 +10,7 @@ from builder.errors import InvalidInput
 from builder.patch.diff import FileDiff, parse_diff, unquote_path
 from builder.patch.hunks import split_lines
 from builder.source.files import SourceFile
+from tests.examples import examples
 from tests.unit.trees import Tree, edited_trees, shared_judge, source_trees
 
 HEAD = b"diff --git a/demo.py b/demo.py\n--- a/demo.py\n+++ b/demo.py\n"
@@ -133,7 +134,7 @@ def test_gitlinks_and_other_modes_are_refused() -> None:
     assert error.found == "160000"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_diff_of_git_is_read_as_what_it_does(data: st.DataObject) -> None:
     before = data.draw(source_trees())
@@ -164,7 +165,7 @@ def test_quoted_paths_come_back_as_they_were(path: str) -> None:
     assert unquote_path(quoted) == path
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_damaged_patches_are_refused_or_read_and_nothing_else(data: st.DataObject) -> None:
     """Whatever somebody does to a patch's bytes, reading it ends in a value or in InvalidInput."""

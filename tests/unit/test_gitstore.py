@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from builder.errors import InvalidInput, Unavailable
 from builder.source.git import GitError, GitStore, TreeEntry, blob_id, git_environment, is_object_id, run_git
+from tests.examples import examples
 from tests.unit.trees import shared_judge
 
 
@@ -22,7 +23,7 @@ def store(tmp_path: Path) -> GitStore:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_blob_ids_are_the_ones_git_gives(data: bytes) -> None:
     assert blob_id(data) == shared_judge().git("hash-object", "--stdin", stdin=data).decode().strip()
 

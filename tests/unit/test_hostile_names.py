@@ -101,12 +101,13 @@ def test_a_base_with_names_that_no_file_system_takes_is_refused(world: World) ->
 
 
 def test_a_base_of_many_nested_directories_is_read(world: World) -> None:
+    """More than Python lets a function call itself."""
     (world.root / "patches/one/p0.patch").write_bytes(patch())
     layout = world.base("deep")
     demo = layer({f"{TREE}/sglang/demo.py": (world.upstream / "python/sglang/demo.py").read_bytes()})
-    deep = "/" + f"{TREE}/sglang/" + "a/" * 1900
-    config = {"Env": ["PATH=/usr/bin", f"PYTHONPATH={deep}:{'/a' * 20_000}"], "WorkingDir": "/"}
-    layout.put_image([layer(SYSTEM), demo, layer(directories(1900))], config={"config": config})
+    deep = "/" + f"{TREE}/sglang/" + "a/" * 1100
+    config = {"Env": ["PATH=/usr/bin", f"PYTHONPATH={deep}:{'/a' * 4_000}"], "WorkingDir": "/"}
+    layout.put_image([layer(SYSTEM), demo, layer(directories(1100))], config={"config": config})
     world.overlay(*world.build(layout.reference, to="deep-out")).check()
 
 

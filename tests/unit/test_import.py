@@ -24,6 +24,7 @@ from builder.project.project import find_root
 from builder.source.files import SourceFile
 from builder.source.git import GitStore
 from builder.source.upstream import Mount, Upstream
+from tests.examples import examples
 from tests.unit.trees import histories, plain, shared_judge
 from tests.unit.workshop import DEMO as DEMO_TEXT
 from tests.unit.workshop import Workshop, workshop
@@ -172,7 +173,7 @@ def test_configuration_of_the_repository_runs_nothing_and_changes_nothing(worksh
     assert not owned.exists()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_damaged_input_is_refused_or_read_and_nothing_else(data: st.DataObject) -> None:
     """Whatever somebody does to a patch's bytes: a value, findings, or InvalidInput."""
@@ -361,7 +362,7 @@ def in_package(steps: list[dict[str, SourceFile]]) -> list[dict[str, SourceFile]
 
 STEPS = histories().map(in_package)
 STEADY = settings(
-    max_examples=12,
+    max_examples=examples(4),
     phases=[Phase.explicit, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -12,6 +12,7 @@ from builder.patch.series import Series
 from builder.retire.text import merge_series
 from builder.source.files import SourceFile
 from builder.source.merge_tree import Merged, Scratch, ThreeWay, open_scratch
+from tests.examples import examples
 from tests.unit.lab import Lab
 
 PATH = "python/sglang/file.py"
@@ -45,7 +46,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("lab"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(histories())
 def test_hunks_that_upstream_took_are_present_and_the_others_carry(
     lab: Lab, history: tuple[int, set[int], set[int], set[int], bool]

@@ -30,6 +30,7 @@ from builder.oci.layer import LayerFile, tar_stream
 from builder.oci.layer_index import LayerIndex, cached_index, index_layer, read_files
 from builder.oci.model import DOCKER_LAYER_GZIP, OCI_LAYER, OCI_LAYER_GZIP, Descriptor, sha256_digest
 from builder.oci.tarwalk import Kind, Limits
+from tests.examples import examples
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:
@@ -546,7 +547,7 @@ names = st.sampled_from(["a", "b", "ü", "x" * 101, "d/a", "d/b", "d/e/" + "f" *
 files = st.dictionaries(names, st.binary(max_size=2000), max_size=6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(20))
 @given(
     files,
     st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
@@ -572,7 +573,7 @@ def test_any_tar_is_read_as_tarfile_reads_it(
         assert read_files(cut(blob, chunk), described(blob), list(content)) == content
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.binary(max_size=3000), st.integers(0, 2000), st.integers(0, 255))
 def test_rubbish_is_an_error_and_never_a_crash(rubbish: bytes, at: int, byte: int) -> None:
     damaged = bytearray(b"".join(tar_stream([LayerFile("a", b"x" * 600), LayerFile(LONG, b"y")], mtime=1)))

@@ -18,6 +18,7 @@ from builder.oci.layer_index import LayerIndex, index_layer
 from builder.oci.model import OCI_LAYER, Descriptor, sha256_digest
 from builder.oci.rootfs import RootFS
 from builder.oci.tarwalk import Kind
+from tests.examples import examples
 
 # One entry of a test's tar: path, kind, and content or target. A path "a/.wh.b" is a whiteout as it stands.
 Item = tuple[str, str, str]
@@ -267,7 +268,7 @@ def hashed(tree: Tree | str) -> Tree | str:
     return sha(tree) if isinstance(tree, str) else {name: hashed(it) for name, it in tree.items()}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.lists(item, max_size=7), min_size=1, max_size=4))
 def test_random_stacks_look_as_unpacked(layers: list[list[Item]]) -> None:
     with TemporaryDirectory() as cache:
