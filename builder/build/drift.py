@@ -196,7 +196,8 @@ def _patch_drift(locked: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterat
 
 def _patches(inputs: Mapping[str, Any]) -> dict[str, str]:
     entries = inputs.get("patches")
-    pairs = [(e.get("name"), e.get("sha256")) for e in entries or () if isinstance(e, dict)]
+    listed = entries if isinstance(entries, list) else ()  # a lock is anybody's
+    pairs = [(e.get("name"), e.get("sha256")) for e in listed if isinstance(e, dict)]
     return {str(name): str(sha256) for name, sha256 in pairs}
 
 

@@ -178,6 +178,15 @@ def test_annotations_go_where_the_family_has_them() -> None:
     assert "annotations" not in json.loads(appended(DOCKER_MANIFEST, annotations=wanted).manifest.data)
 
 
+def test_what_the_base_says_of_itself_gives_way_to_what_is_said_of_the_image() -> None:
+    version, own = "org.opencontainers.image.version", "org.example.kept"
+    manifest, config = an_image(OCI_MANIFEST)
+    value = json.loads(manifest.data) | {"annotations": {version: "base", own: "yes"}}
+    base = RawManifest(OCI_MANIFEST, json.dumps(value).encode())
+    image = append(base, config, a_layer(OCI_MANIFEST), created=0, created_by="x", annotations={version: "1"})
+    assert json.loads(image.manifest.data)["annotations"] == {version: "1", own: "yes"}
+
+
 def test_an_image_without_settings_or_history_takes_a_layer() -> None:
     bare = {key: value for key, value in a_config().items() if key not in ("config", "history")}
     image = json.loads(appended(OCI_MANIFEST, bare, labels={"a": "b"}, env={"C": "d"}).config)

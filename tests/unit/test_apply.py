@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builder.errors import PatchConflict
+from builder.patch import apply as module
 from builder.patch.apply import AppliedSeries, apply_series, try_series
 from builder.patch.patch import parse_patch
 from builder.patch.series import Series, check_depends
@@ -242,3 +243,77 @@ def test_what_moved_is_still_what_git_makes_of_it_or_is_refused(
         pre = applied.before.get(path)
         if file and pre and steps[-1].get(path) and steps[0].get(path):
             assert file.data == above + steps[-1][path].data
+
+
+def test_what_git_makes_otherwise_is_refused(store: GitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cross-check: a mistake of our own in putting hunks in is seen, and nothing is built of it."""
+    right = module.apply_hunks
+    monkeypatch.setattr(module, "apply_hunks", lambda *given: right(*given) + b"# more\n")
+    error = refusal({"demo.py": DEMO}, store, P0)
+    assert "git makes other files of the series" in error.what
+    assert error.where == "demo.py"
+
+
+def test_a_patch_that_fails_halfway_leaves_nothing_to_the_ones_after_it(store: GitStore) -> None:
+    """Its first file applies, its second does not: the next patch finds both as they were."""
+    other = plain("x = 1\n")
+    bad = P0 + diff_of("other.py", b"x = 7\n", b"x = 8\n")
+    first, second, third = try_series(
+        series(bad, P0, diff_of("other.py", b"x = 1\n", b"x = 2\n")), {"demo.py": DEMO, "other.py": other}
+    ).reports
+    assert [problem.path for problem in first.problems] == ["other.py"]
+    assert (second.problems, third.problems) == ((), ())
+    assert (second.files[0].pre, third.files[0].pre) == (DEMO, other)
+
+
+def diff_of(path: str, before: bytes, after: bytes) -> bytes:
+    """The diff of a file of one line."""
+    head = f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n"
+    return head.encode() + b"-" + before + b"+" + after
+
+
+COPY = (
+    b"diff --git a/demo.py b/copy.py\nsimilarity index 90%\ncopy from demo.py\ncopy to copy.py\n"
+    b"--- a/demo.py\n+++ b/copy.py\n@@ -1,5 +1,5 @@\n"
+    b" def f():\n     a = 1\n \n-    b = 2\n+    b = 9\n     return a + b\n"
+)
+
+
+def test_a_copy_is_made_and_what_it_is_of_stays(store: GitStore) -> None:
+    copied = plain(DEMO.data.replace(b"b = 2", b"b = 9"))
+    applied = apply_series(series(COPY), {"demo.py": DEMO}, store)
+    assert applied.after == {"demo.py": DEMO, "copy.py": copied}
+    (change,) = applied.reports[0].files
+    assert (change.kind, change.old_path, change.path) == ("copy", "demo.py", "copy.py")
+    judge = shared_judge()
+    assert applied.patched_tree == judge.tree({"demo.py": DEMO, "copy.py": copied})
+    error = refusal({"demo.py": DEMO, "copy.py": copied}, store, COPY)
+    assert "target of the copy is already there" in str(error.details)
+
+
+def test_a_copy_of_what_an_earlier_patch_changed_has_that_change(store: GitStore) -> None:
+    whole = COPY[: COPY.index(b"--- a")].replace(b"90%", b"100%")
+    applied = apply_series(series(P0, whole), {"demo.py": DEMO}, store)
+    assert applied.after["copy.py"] == applied.after["demo.py"] != DEMO
+
+
+@pytest.mark.parametrize(
+    ("hunk", "said"),
+    [
+        (b"@@ -4 +4 @@\n-    b = 2\n+    b = 3\n", "too little context"),
+        (b"@@ -2 +1,0 @@\n-    a = 1\n", "too little context"),
+        (b"@@ -4,0 +5 @@\n+    c = 4\n", "nothing that could be compared"),
+    ],
+)
+def test_hunks_without_context_are_refused_where_git_puts_them_in_unseen(
+    store: GitStore, hunk: bytes, said: str, tmp_path: Path
+) -> None:
+    """What ``git diff -U0`` writes says nothing of what stands around it."""
+    diff = b"diff --git a/demo.py b/demo.py\n--- a/demo.py\n+++ b/demo.py\n" + hunk
+    (tmp_path / "demo.py").write_bytes(DEMO.data)
+    subprocess.run(["git", "apply", "--unidiff-zero", "-"], cwd=tmp_path, input=diff, check=True)
+    assert (tmp_path / "demo.py").read_bytes() != DEMO.data
+    error = refusal({"demo.py": DEMO}, store, diff)
+    assert said in str(error.details)
+    whole = b"diff --git a/one.py b/one.py\n--- a/one.py\n+++ b/one.py\n@@ -1 +1 @@\n-a\n+b\n"
+    assert apply_series(series(whole), {"one.py": plain("a\n")}, store).after["one.py"] == plain("b\n")

@@ -106,6 +106,50 @@ def test_retire_for_another_tree_is_refused(lab: Lab, needless: Path) -> None:
         assert files_of(needless) == before
 
 
+def test_a_patch_that_stays_and_needs_one_that_does_nothing_there_stops_the_retirement(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Obsolete is not taken by upstream: what depends on it would lose it."""
+    old = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v0.9.0")
+    lab.probe("p0")
+    lab.probe("p1", OTHER_PROBE)
+    p0 = lab.patch("p0", old, {DEMO: P0_AFTER})
+    p1 = lab.patch("p1", old, {OTHER: b"x = 2\n"}, "Overlay-Depends: p0")
+    pin = lab.commit({DEMO: b"def caller():\n    return 4\n"}, tag="v1.0.0")
+    root = write_root(lab, tmp_path / "root", pin, [p0, p1])
+    before = files_of(root)
+    done = overlay(lab, root, "diff", "demo", "--retire")
+    assert done.returncode == 1, done.stderr
+    assert "p1: Overlay-Depends: p0" in done.stderr
+    assert files_of(root) == before
+
+
+def test_a_patch_that_stays_and_applies_only_on_one_that_goes_stops_the_retirement(
+    lab: Lab, tmp_path: Path
+) -> None:
+    old = lab.commit({DEMO: P0_BEFORE}, tag="v0.9.0")
+    lab.probe("p0")
+    lab.probe(
+        "p1",
+        f"""
+from builder.probe.harness import defect, fixed
+
+def probe(tree):
+    return fixed("c") if b"c = 4" in tree.read({DEMO!r}) else defect("no c")
+""",
+    )
+    p0 = lab.patch("p0", old, {DEMO: P0_AFTER})
+    on_top = P0_AFTER.replace(b"    b = 3\n", b"    b = 3\n    c = 4\n")
+    p1 = lab.patch("p1", lab.after(old, p0), {DEMO: on_top})
+    pin = lab.commit({DEMO: P0_BEFORE.replace(b"a + b", b"a + b + 1")}, tag="v1.0.0")
+    root = write_root(lab, tmp_path / "root", pin, [p0, p1])
+    before = files_of(root)
+    done = overlay(lab, root, "diff", "demo", "--retire")
+    assert done.returncode == 1, done.stderr
+    assert "a patch that stays does not apply without those that go" in done.stderr
+    assert files_of(root) == before
+
+
 class Killed(BaseException):
     pass
 
