@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock as Mutex
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from builder.base.image import (
     Base,
@@ -26,6 +28,7 @@ from builder.build.drift import (
     unversioned_changes,
 )
 from builder.build.plan import INPUTS_LABEL, Plan, bake, engine_name, expected_settings, make_plan, tag_values
+from builder.build.request import Request, Sources
 from builder.build.result import Finished, FinishedImage, Report
 from builder.errors import InvalidInput
 from builder.oci.append import new_index
@@ -55,15 +58,7 @@ if TYPE_CHECKING:
     from builder.record.signature import SigningKey
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where the pinned sources come from (see :func:`builder.source.upstream.resolve_upstream`)."""
-
-    kind: str = "auto"
-    url: str | None = None
-    wheel: Path | None = None
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -115,33 +110,6 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be built, and of what.
-
-    Args:
-        root: where overlays are.
-        name: of the overlay.
-        base: the base as the command line names it; None for the spec's.
-        platforms: of the base's index.
-        sources: where the pinned source comes from.
-        cache: the user's cache.
-        lock: the overlay's.
-        is_locked: whether an input that is not what the lock says is an error.
-        format: which media types the images get.
-    """
-
-    root: Root
-    name: str
-    base: str | None
-    platforms: Sequence[Platform]
-    sources: Sources
-    cache: Path
-    lock: Lock
-    is_locked: bool = False
-    format: Format = "base"
-
-
-@dataclass(frozen=True)
 class Planned:
     """Everything that decides the images of one overlay, before they are baked.
 
@@ -156,14 +124,43 @@ class Planned:
     inputs: Mapping[str, Any]
 
 
+class Shared:
+    """What several builds of one run have in common: the first that needs a thing makes it, others wait."""
+
+    def __init__(self) -> None:
+        self._guard = Mutex()
+        self._mutexes: dict[str, Mutex] = {}
+        self._made: dict[str, Any] = {}
+
+    def alone(self, what: str) -> AbstractContextManager[object]:
+        """Work whose second doer finds it done: held for one thread at a time."""
+        with self._guard:
+            return self._mutexes.setdefault(what, Mutex())
+
+    def once(self, what: str, make: Callable[[], _Made]) -> _Made:
+        """What ``make`` gave the first who asked for ``what``; an error is kept for nobody."""
+        with self.alone(what):
+            if what not in self._made:
+                self._made[what] = make()
+            made: _Made = self._made[what]
+            return made
+
+
 def plan_overlay(
-    request: Request, network: Network, *, say: Say, warn: Say, progress: ByteProgress
+    request: Request,
+    network: Network,
+    shared: Shared,
+    *,
+    say: Say,
+    warn: Say,
+    progress: ByteProgress,
 ) -> Planned:
     """All steps before the bake.
 
     Args:
         request: what is to be built.
         network: the registries.
+        shared: what is made once for several overlays.
         say: told what takes time.
         warn: hears what a person should know though the work goes on.
         progress: makes a byte counter for a layer that is read.
@@ -172,10 +169,11 @@ def plan_overlay(
         NotReproducible: an input is not what the lock says, and it must be.
         InvalidInput, PatchConflict, ProbeFailed, ImageMismatch, Unavailable: as each step says.
     """
-    root, lock = request.root, request.lock
+    root, lock, platforms = request.root, request.lock, request.platforms
     spec = read_spec(root.spec_path(request.name))
-    locations = base_locations(pinned(request.base, spec.base, lock), spec, request.platforms)
-    bases = choose_bases(spec, locations, network, request.platforms)
+    locations = base_locations(pinned(request.base, spec.base, lock), spec, platforms)
+    place = f"{' '.join(map(str, (*locations, *platforms)))} {spec.base.model_dump_json()}"
+    bases = shared.once(f"bases {place}", lambda: choose_bases(spec, locations, network, platforms))
     # Before the series is applied: a patch that changed is drift, whether it still applies or not.
     series = _locked_series(root, spec, lock) if request.is_locked else series_of(root, spec)
     inputs = build_inputs(spec, series, root.template, creation_time(spec), request.format)
@@ -184,9 +182,17 @@ def plan_overlay(
             raise drift_error(drifts, request.name)
     elif changed := unversioned_changes(lock, inputs):
         warn(f"{', '.join(changed)}: changed since the lock, and the overlay's version is still the same")
-    patched = patch_upstream(root, spec, request.cache, request.sources, say=say)
-    patched = replace(patched, format=request.format)
-    plans = plan_images(patched, bases, lock=lock, cache=request.cache, progress=progress)
+    source = f"{spec.upstream.model_dump_json()} {series.digest} {spec.patches.drop}"
+    patched = shared.once(
+        f"patched {source}",
+        lambda: patch_upstream(root, spec, request.cache, request.sources, say=say),
+    )
+    own = spec.model_copy(update={"upstream": patched.spec.upstream})
+    patched = replace(patched, spec=own, format=request.format)
+    # Layers that nobody has read are read by the first that needs them.
+    is_known = all(base.manifest.digest in lock.bases for base in bases)
+    with nullcontext() if is_known else shared.alone(f"layers {place}"):
+        plans = plan_images(patched, bases, lock=lock, cache=request.cache, progress=progress)
     return Planned(patched, tuple(plans), inputs)
 
 
@@ -252,9 +258,23 @@ def _locked_series(root: Root, spec: Spec, lock: Lock) -> Series:
     try:
         return series_of(root, spec)
     except InvalidInput as error:
-        if drifts := damaged_patches(lock, root.patches / spec.patches.series):
-            raise drift_error(drifts, spec.name) from error
+        check_locked_patches(root, spec, lock, error)
         raise
+
+
+def check_locked_patches(root: Root, spec: Spec, lock: Lock, error: InvalidInput) -> None:
+    """Where an overlay cannot be read: are its patch files, by their bytes, those that were locked?
+
+    Args:
+        root, spec: the overlay.
+        lock: its lock.
+        error: why it cannot be read.
+
+    Raises:
+        NotReproducible: they are others; from ``error``.
+    """
+    if drifts := damaged_patches(lock, root.patches / spec.patches.series):
+        raise drift_error(drifts, spec.name) from error
 
 
 def choose_bases(

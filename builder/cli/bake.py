@@ -7,18 +7,19 @@ from pathlib import Path
 
 import click
 
-from builder.build.pipeline import Sources
+from builder.build.pipeline import Shared, plan_overlay
+from builder.build.request import Request, Sources
 from builder.cli.options import root_option
 from builder.cli.output import Progress, json_option, print_json, print_line, print_table, warn
 from builder.errors import UsageError
 from builder.oci.model import Platform
 from builder.oci.reference import LayoutReference, parse_location
 from builder.oci.registry.location import open_source
+from builder.project.lock import read_lock
 from builder.project.project import cache_path, find_root
 from builder.publish.buildx import Target, write_bake_file
-from builder.publish.fleet import Workshop, plan_row
 from builder.publish.matrix import Skipped, read_row
-from builder.publish.push import DEFAULT_TAG, Delivery
+from builder.publish.push import DEFAULT_TAG
 
 _EXAMPLES = """\b
 Examples:
@@ -72,24 +73,19 @@ def command(
     progress = Progress()
     try:
         with Network(warn=warn) as network:
-            workshop = Workshop(
-                home,
-                cache_path(),
-                network,
-                Sources(source, None, None),
-                Delivery((), False, False, tag_template, False, None, None),
-                wanted,
-                None,
-                progress,
-            )
+            shared, sources, cache = Shared(), Sources(source), cache_path()
             for name in names or home.names():
                 row = read_row(home, name, wanted, tag_template, partial(open_source, network=network))
                 if isinstance(row, Skipped):
                     warn(f"{name}: {row.reason}")
                     continue
                 progress(f"planning {name}")
-                _, plans, _ = plan_row(row, workshop)
-                targets += [Target(name, plan, row.tag) for plan in plans]
+                lock = read_lock(home.locks(name))
+                request = Request(home, name, None, row.platforms, sources, cache, lock)
+                planned = plan_overlay(
+                    request, network, shared, say=_silent, warn=warn, progress=progress.transfer
+                )
+                targets += [Target(name, plan, row.tag) for plan in planned.plans]
     finally:
         progress.close()
     if not targets:
@@ -107,6 +103,10 @@ def command(
         return
     print_table(("TARGET", "CONTEXT", "TAG"), [(t.name, t.context, t.image_tag) for t in targets])
     print_line(f"\nwritten   {path}")
+
+
+def _silent(text: str) -> None:
+    """The overlay is named already."""
 
 
 def _repository(push: str | None) -> str | None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from builder.build.pipeline import Sources
-from builder.cli.options import format_option, root_option, sandbox_option
+from builder.build.request import Sources
+from builder.cli.options import format_option, read_key, root_option, sandbox_option, sign_key_option
 from builder.cli.output import Progress, json_option, print_error, print_json, print_line, print_table, warn
 from builder.errors import UsageError
 from builder.oci.model import Format, Platform
 from builder.oci.reference import LayoutReference, Reference, parse_location
 from builder.project.project import cache_path, find_root
-from builder.publish.fleet import Outcome, Workshop, build_many
+from builder.publish.fleet import Fleet, Result, build_many
 from builder.publish.push import DEFAULT_TAG, Delivery
 
 _EXAMPLES = """\b
@@ -39,6 +39,17 @@ Examples:
 @format_option
 @click.option("--rebuild", is_flag=True, help="Build also what the repository holds already.")
 @click.option("--no-attach", is_flag=True, help="With --push: attach no attestations to the images.")
+@click.option(
+    "--attest",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the attestations to DIR/OVERLAY too.",
+)
+@sign_key_option
+@click.option("--locked", "is_locked", is_flag=True, help="Fail if an input is not what the lock says.")
+@click.option(
+    "--check", is_flag=True, help="Build each twice in memory, and compare; exit 6 shows what differs."
+)
 @click.option(
     "-j",
     "--jobs",
@@ -63,6 +74,10 @@ def command(
     format: Format,
     rebuild: bool,
     no_attach: bool,
+    attest: Path | None,
+    sign_key: Path | None,
+    is_locked: bool,
+    check: bool,
     jobs: int,
     source: str,
     root: Path | None,
@@ -76,44 +91,52 @@ def command(
     from builder.oci.registry.client import Network
 
     targets = _targets(push, output)
+    if not (targets or check):
+        raise UsageError(
+            "the images have nowhere to go",
+            hint="--push REF or --output oci:DIR; or --check to compare alone",
+        )
     home = find_root(root)
-    delivery = Delivery(tuple(targets), complete, False, tag_template, not no_attach, None, None)
+    delivery = Delivery(
+        tuple(targets), complete, False, tag_template, not no_attach, attest, read_key(sign_key)
+    )
     progress = Progress()
     try:
         with Network(warn=warn) as network:
             held = None
-            if push and not output and not rebuild:
+            if push and not (output or rebuild or is_locked or check):
                 held = network.repository(next(t for t in targets if isinstance(t, Reference)))
-            workshop = Workshop(
+            fleet = Fleet(
                 home,
                 cache_path(),
                 network,
-                Sources(source, None, None),
+                Sources(source),
                 delivery,
+                bool(targets),
                 tuple(Platform.parse(text) for text in platforms),
                 held,
                 progress,
                 format,
+                is_locked,
+                check,
             )
-            outcomes = build_many(list(names) or home.names(), workshop, jobs)
+            results = build_many(list(names) or home.names(), fleet, jobs)
     finally:
         progress.close()
-    for outcome in outcomes:
-        for text in outcome.warnings:
-            warn(f"{outcome.name}: {text}")
+    for result in results:
+        for text in result.warnings:
+            warn(f"{result.name}: {text}")
     if as_json:
-        print_json({"overlays": [_facts(outcome) for outcome in outcomes]})
+        print_json({"overlays": [_facts(result) for result in results]})
     else:
-        _print(outcomes)
-    if names and any(outcome.state == "skipped" for outcome in outcomes):
+        _print(results)
+    if names and any(result.state == "skipped" for result in results):
         return UsageError.exit_code  # it was asked for by its name
-    return next((outcome.error.exit_code for outcome in outcomes if outcome.error), 0)
+    return next((result.error.exit_code for result in results if result.error), 0)
 
 
 def _targets(push: str | None, output: str | None) -> list[Reference | LayoutReference]:
     targets = [parse_location(text) for text in (push, output) if text]
-    if not targets:
-        raise UsageError("the images have nowhere to go", hint="--push REF or --output oci:DIR")
     for target, option, kind in zip(
         targets,
         [name for name, said in (("--push", push), ("--output", output)) if said],
@@ -133,35 +156,38 @@ def _targets(push: str | None, output: str | None) -> list[Reference | LayoutRef
     return targets
 
 
-def _facts(outcome: Outcome) -> dict[str, Any]:
+def _facts(result: Result) -> dict[str, Any]:
     value: dict[str, Any] = {
-        "name": outcome.name,
-        "state": outcome.state,
-        "platforms": [str(platform) for platform in outcome.platforms],
+        "name": result.name,
+        "state": result.state,
+        "platforms": [str(platform) for platform in result.platforms],
     }
-    if outcome.finished and outcome.delivered:
-        value["digest"] = outcome.finished.digest
-        value["references"] = list(outcome.delivered.references)
-        value["images"] = {image["platform"]: image["digest"] for image in outcome.finished.report.images}
-    if outcome.reason:
-        value["reason"] = outcome.reason
-    if outcome.error:
-        value["error"] = outcome.error.as_json()
+    if result.outcome:
+        delivered = result.outcome.delivered
+        value["digest"] = result.outcome.digest
+        value["references"] = list(delivered.references) if delivered else []
+        value["attestations"] = [str(path) for path in delivered.documents] if delivered else []
+        value["recalled"] = result.outcome.is_recalled
+        value["images"] = {image["platform"]: image["digest"] for image in result.outcome.report.images}
+    if result.reason:
+        value["reason"] = result.reason
+    if result.error:
+        value["error"] = result.error.as_json()
     return value
 
 
-def _print(outcomes: Sequence[Outcome]) -> None:
+def _print(results: Sequence[Result]) -> None:
     print_table(
         ("OVERLAY", "STATE", "PLATFORMS", "DIGEST"),
-        [(o.name, o.state, " ".join(map(str, o.platforms)) or "-", _said(o)) for o in outcomes],
+        [(r.name, r.state, " ".join(map(str, r.platforms)) or "-", _said(r)) for r in results],
     )
-    for outcome in outcomes:
-        if outcome.error:
-            print_line(f"\n{outcome.name}:", err=True)
-            print_error(outcome.error)
+    for result in results:
+        if result.error:
+            print_line(f"\n{result.name}:", err=True)
+            print_error(result.error)
 
 
-def _said(outcome: Outcome) -> str:
-    if outcome.error:
-        return outcome.error.what
-    return outcome.finished.digest if outcome.finished else outcome.reason
+def _said(result: Result) -> str:
+    if result.error:
+        return result.error.what
+    return (result.outcome.digest or "") if result.outcome else result.reason

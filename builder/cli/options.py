@@ -13,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from builder.record.signature import SigningKey
+
 root_option = click.option(
     "--root",
     type=click.Path(file_okay=False, path_type=Path),
@@ -52,6 +54,23 @@ format_option = click.option(
     show_default=True,
     help="Media types of the image: as its base's, or OCI's, which every tool reads from a layout.",
 )
+
+sign_key_option = click.option(
+    "--sign-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Sign the attestations with this ed25519 key (PEM).",
+)
+
+
+def read_key(path: Path | None) -> SigningKey | None:
+    """The key of ``--sign-key``."""
+    if path is None:
+        return None
+    from builder.record.signature import read_signing_key
+
+    return read_signing_key(path)
+
 
 lock_option = click.option(
     "--lock",

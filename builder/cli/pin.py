@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.base.image import Facts
-from builder.build.pipeline import Sources, choose_bases, patch_upstream, plan_images
+from builder.build.pipeline import Shared, plan_overlay
+from builder.build.request import Request, Sources
 from builder.cli.options import lock_option, name_argument, root_option, source_options
 from builder.cli.output import Progress, json_option, print_fact, print_json, print_line, print_table, warn
 from builder.errors import ImageMismatch, UsageError
@@ -103,10 +104,10 @@ def _verified(
         ImageMismatch: an image is not what the series was made for.
     """
     location = parse_location(pin.reference).with_digest(pin.digest)
-    bases = choose_bases(spec, [location], network, list(pin.images) if pin.is_index else [])
-    patched = patch_upstream(home, spec, cache_path(), sources, say=progress)
-    plans = plan_images(patched, bases, lock=Lock(), cache=cache_path(), progress=progress.transfer)
-    return {plan.base.manifest.digest: plan.facts for plan in plans}
+    platforms = list(pin.images) if pin.is_index else []
+    request = Request(home, spec.name, str(location), platforms, sources, cache_path(), Lock())
+    planned = plan_overlay(request, network, Shared(), say=progress, warn=warn, progress=progress.transfer)
+    return {plan.base.manifest.digest: plan.facts for plan in planned.plans}
 
 
 def _print_facts(facts: Facts) -> None:

@@ -8,35 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Lock as Mutex
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from builder.base.image import Base
-from builder.build.drift import build_inputs
-from builder.build.pipeline import (
-    Patched,
-    Planned,
-    Sources,
-    bake_images,
-    choose_bases,
-    creation_time,
-    finish,
-    patch_upstream,
-    plan_images,
-)
-from builder.build.plan import Plan
-from builder.build.result import Finished, locked
-from builder.errors import OverlayError
+from builder.build.pipeline import Shared, check_locked_patches
+from builder.build.request import Request, Sources
+from builder.errors import InvalidInput, OverlayError
 from builder.oci.model import Format, Platform
 from builder.oci.registry.location import open_source
-from builder.project.lock import Lock, read_lock, update_lock
+from builder.project.lock import read_lock
 from builder.project.project import Root
+from builder.project.spec import read_spec
+from builder.publish import build as one
+from builder.publish.build import Hearers, Job
 from builder.publish.matrix import Row, Skipped, missing_platforms, read_row
-from builder.publish.push import Delivered, Delivery, deliver
+from builder.publish.push import Delivery
 
 if TYPE_CHECKING:
     from builder.oci.registry.client import Network, Repository
@@ -45,18 +33,20 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """What all builds of a run share.
+class Fleet:
+    """What all builds of a run have in common.
 
     Args:
         root, cache: where overlays are, and the user's cache.
         network: the registries.
         sources: where pinned sources come from.
-        delivery: where images go.
+        delivery: where images go; attestations as files, in a directory for each overlay.
+        writes: whether they go anywhere.
         platforms: which; none means those of each spec.
         held: the repository whose images need not be built again; None to build everything.
         say: hears of each overlay that is done.
         format: which media types images get.
+        is_locked, check: whether drift is an error, and whether each is built twice and compared.
     """
 
     root: Root
@@ -64,41 +54,17 @@ class Workshop:
     network: Network
     sources: Sources
     delivery: Delivery
+    writes: bool
     platforms: tuple[Platform, ...]
     held: Repository | None
     say: Say
     format: Format = "base"
-    _mutexes: dict[str, Mutex] = field(default_factory=dict, repr=False)
-    _guard: Mutex = field(default_factory=Mutex, repr=False)
-    _made: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def alone(self, what: str) -> AbstractContextManager[object]:
-        """Work whose second doer finds it done: held for one thread at a time."""
-        with self._guard:
-            return self._mutexes.setdefault(what, Mutex())
-
-    def bases(self, row: Row) -> list[Base]:
-        """The overlay's bases; of overlays with the same, the first asks the registry."""
-        key = f"{row.base} {' '.join(map(str, row.platforms))}"
-        with self.alone(key):
-            if key not in self._made:
-                self._made[key] = choose_bases(row.spec, row.locations, self.network, row.platforms)
-            bases: list[Base] = self._made[key]
-            return bases
-
-    def patched(self, row: Row) -> Patched:
-        """The overlay's patched source; of overlays with one pin and series, the first applies and probes."""
-        spec = row.spec
-        key = f"{spec.upstream.model_dump_json()} {row.series.digest} {spec.patches.drop}"
-        with self.alone(key):
-            if key not in self._made:
-                self._made[key] = patch_upstream(self.root, spec, self.cache, self.sources, say=_silent)
-            first: Patched = self._made[key]
-            return replace(first, spec=spec, format=self.format)
+    is_locked: bool = False
+    check: bool = False
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """What became of one overlay.
 
     Args:
@@ -106,98 +72,89 @@ class Outcome:
         state: ``built``, ``there`` (the registry holds it), ``skipped`` (it cannot be built as it stands) or
             ``failed``.
         platforms: those that it is for.
-        finished, delivered: the images and where they went.
+        outcome: of its build.
         reason: why it was skipped.
         error: why it failed.
-        warnings: what a person should know of its bases.
+        warnings: what a person should know of it.
     """
 
     name: str
     state: Literal["built", "there", "skipped", "failed"]
     platforms: tuple[Platform, ...] = ()
-    finished: Finished | None = None
-    delivered: Delivered | None = None
+    outcome: one.Outcome | None = None
     reason: str = ""
     error: OverlayError | None = None
     warnings: tuple[str, ...] = ()
 
 
-def build_many(names: Sequence[str], workshop: Workshop, jobs: int) -> list[Outcome]:
-    """Build several overlays, ``jobs`` at a time; an outcome for each, in the order of ``names``.
+def build_many(names: Sequence[str], fleet: Fleet, jobs: int) -> list[Result]:
+    """Build several overlays, ``jobs`` at a time; a result for each, in the order of ``names``.
 
-    What goes wrong with one is its outcome; what is no :class:`OverlayError` is a fault of this program, and
+    What goes wrong with one is its result; what is no :class:`OverlayError` is a fault of this program, and
     ends the run.
     """
-    outcomes: dict[str, Outcome] = {}
+    results: dict[str, Result] = {}
+    shared = Shared()
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="build") as pool:
-        futures = [pool.submit(_build, name, workshop) for name in names]
+        futures = [pool.submit(_build, name, fleet, shared) for name in names]
         try:
             for future in as_completed(futures):
-                outcome = future.result()
-                outcomes[outcome.name] = outcome
-                workshop.say(f"{len(outcomes)} of {len(names)}: {outcome.name} {outcome.state}")
+                result = future.result()
+                results[result.name] = result
+                fleet.say(f"{len(results)} of {len(names)}: {result.name} {result.state}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [outcomes[name] for name in names]
+    return [results[name] for name in names]
 
 
-def _build(name: str, workshop: Workshop) -> Outcome:
+def _build(name: str, fleet: Fleet, shared: Shared) -> Result:
+    warnings: list[str] = []
     try:
-        row = read_row(
-            workshop.root,
-            name,
-            workshop.platforms,
-            workshop.delivery.tag_template,
-            partial(open_source, network=workshop.network),
-            workshop.format,
-        )
+        row = _read(name, fleet)
         if isinstance(row, Skipped):
-            return Outcome(name, "skipped", reason=row.reason)
-        if workshop.held is not None and not missing_platforms(row, workshop.held):
-            return Outcome(name, "there", tuple(row.platforms))
-        return _built(row, workshop)
+            return Result(name, "skipped", reason=row.reason)
+        platforms = tuple(row.platforms)
+        if fleet.held is not None and not missing_platforms(row, fleet.held):
+            return Result(name, "there", platforms)
+        hearers = Hearers(_silent, warnings.append, _quiet)
+        outcome = one.build(_job(row, fleet), fleet.network, hearers, shared)
     except OverlayError as error:
-        return Outcome(name, "failed", error=error)
+        return Result(name, "failed", error=error, warnings=tuple(warnings))
+    warnings += [*outcome.report.warnings, *(outcome.delivered.notes if outcome.delivered else ())]
+    return Result(name, "built", platforms, outcome, warnings=tuple(warnings))
 
 
-def plan_row(row: Row, workshop: Workshop) -> tuple[Patched, list[Plan], Lock]:
-    """The patched source and each platform's plan, and the lock that was read.
-
-    Raises:
-        InvalidInput, PatchConflict, ProbeFailed, ImageMismatch, Unavailable: as each step of a build says.
-    """
-    lock = read_lock(workshop.root.locks(row.name))
-    bases = workshop.bases(row)
-    patched = workshop.patched(row)
-    is_locked = all(lock.bases.get(base.manifest.digest) for base in bases)
-    # Layers that nobody knows are read once, by the first that needs them.
-    turn = nullcontext() if is_locked else workshop.alone(f"layers of {row.base}")
-    with turn:
-        plans = plan_images(patched, bases, lock=lock, cache=workshop.cache, progress=_quiet)
-    return patched, plans, lock
+def _read(name: str, fleet: Fleet) -> Row | Skipped:
+    opened = partial(open_source, network=fleet.network)
+    try:
+        return read_row(fleet.root, name, fleet.platforms, fleet.delivery.tag_template, opened, fleet.format)
+    except InvalidInput as error:
+        if fleet.is_locked:
+            spec = read_spec(fleet.root.spec_path(name))
+            check_locked_patches(fleet.root, spec, read_lock(fleet.root.locks(name)), error)
+        raise
 
 
-def _built(row: Row, workshop: Workshop) -> Outcome:
-    """The steps of ``overlay build``, with what is shared made once."""
-    spec, root = row.spec, workshop.root
-    patched, plans, _ = plan_row(row, workshop)
-    inputs = build_inputs(spec, patched.applied.series, root.template, creation_time(spec), workshop.format)
-    delivery = workshop.delivery
-    finished = finish(
-        Planned(patched, tuple(plans), inputs),
-        bake_images(plans),
-        documents=delivery.needs_documents,
-        key=delivery.key,
+def _job(row: Row, fleet: Fleet) -> Job:
+    locks, attest = fleet.root.locks(row.name), fleet.delivery.attest
+    return Job(
+        Request(
+            fleet.root,
+            row.name,
+            None,
+            row.platforms,
+            fleet.sources,
+            fleet.cache,
+            read_lock(locks),
+            fleet.is_locked,
+            fleet.format,
+        ),
+        replace(fleet.delivery, attest=attest and attest / row.name),
+        fleet.writes,
+        () if fleet.is_locked else locks,
+        fleet.check,
     )
-
-    def lock(*references: str) -> None:
-        update_lock(root.locks(row.name), lambda now: locked(now, finished, references))
-
-    delivered = deliver(finished, delivery, workshop.network, say=_silent, progress=_quiet, on_named=lock)
-    lock(*delivered.shared)
-    warnings = (*finished.report.warnings, *delivered.notes)
-    return Outcome(row.name, "built", tuple(row.platforms), finished, delivered, warnings=warnings)
 
 
 def _silent(text: str) -> None:
