@@ -9,6 +9,7 @@ import pytest
 from builder.errors import ImageMismatch, Unavailable
 from builder.oci.model import OCI_LAYER, Descriptor
 from builder.oci.registry.client import Network, Repository
+from builder.oci.registry.upload import send_stream
 from tests.contracts.registry import *  # noqa: F403 - its tests are run here
 from tests.contracts.registry import LAYER, SETTINGS, blob, image, push
 from tests.memory_registry import MemoryRegistry, cut, status, with_body, with_headers
@@ -117,12 +118,15 @@ def test_a_registry_that_says_it_stored_another_manifest_is_not_believed(plain: 
     assert (refused.value.expected, refused.value.found) == (image(LAYER).digest, other)
 
 
-def test_a_source_that_ends_early_is_not_stored(plain: Plain) -> None:
+@pytest.mark.parametrize("length", [1000, 100_000])
+def test_a_source_that_ends_early_is_not_stored(plain: Plain, length: int) -> None:
     server, app = plain
-    data = b"what is there" * 10_000
-    promised = Descriptor(OCI_LAYER, blob(data).digest, len(data) + 5)
+    data = LAYER[:length]
+    promised = Descriptor(OCI_LAYER, blob(data).digest, length + 5)
     with pytest.raises(ImageMismatch):
         app.put_blob(promised, data)
+    with pytest.raises(ImageMismatch, match="ended early"):
+        send_stream(app._open_session(), [data], promised, lambda _: None)
     assert server.count("PUT", "/uploads/") == 0
 
 
