@@ -96,6 +96,10 @@ class Outline:
         found = [found for found in self._of(name.split(".")[0]) if found.name == name]
         return found[index] if index < len(found) else None
 
+    def all(self) -> Iterator[Definition]:
+        """Every definition, in the order of the file's lines."""
+        return (found for chunk in self._chunks for found in self._read(chunk))
+
     def times(self, name: str) -> int:
         """How often a definition is there: most of a qualified name and of those it lies in."""
         parts = name.split(".")

@@ -7,7 +7,7 @@ that its lines fit is a candidate, and the section heading tells which one is in
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -40,6 +40,21 @@ class PlacedHunk:
 
     declared: int
     landed: int
+
+
+def numbered_lines(hunk: Hunk, place: PlacedHunk, shift: int) -> Iterator[tuple[bytes, int, int]]:
+    """Each line of a hunk, with its sign, and its number (from 1) in the file before and after.
+
+    Args:
+        hunk, place: the hunk and where it landed.
+        shift: lines that the hunks before it add to the file.
+    """
+    old = place.landed if hunk.old_count else place.landed + 1
+    new = old + shift
+    for line in hunk.lines:
+        yield line, old, new
+        old += line[:1] != b"+"
+        new += line[:1] != b"-"
 
 
 @dataclass(frozen=True)

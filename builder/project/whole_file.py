@@ -63,7 +63,7 @@ def write_checked(path: Path, data: bytes) -> None:
 
 
 def read_checked(path: Path) -> bytes | None:
-    """What :func:`write_checked` wrote there; None where nothing is, or it is damaged, altered or another's."""
+    """What :func:`write_checked` wrote there; None where nothing is, or it is damaged or another's."""
     try:
         said, _, data = path.read_bytes().partition(b"\n")
     except OSError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from builder.patch.apply import FileChange
 from builder.patch.definitions import MODULE, Definition, Outline, outline_of
 from builder.patch.diff import Hunk
-from builder.patch.hunks import PlacedHunk, find_lines
+from builder.patch.hunks import PlacedHunk, find_lines, numbered_lines
 from builder.retire.evidence import Proof, Standing
 from builder.retire.normal_form import normal_form, steps_between
 from builder.source.files import SourceFile
@@ -149,18 +149,14 @@ class _Part:
 
 def _parts(sides: FileSides, hunk: Hunk, place: PlacedHunk, shift: int) -> Iterator[_Part]:
     """A hunk's changed lines by the innermost definition, imports apart and blank ones left out."""
-    old = place.landed if hunk.old_count else place.landed + 1
-    new = old + shift
     removed: dict[tuple[str, int, bool], list[int]] = {}
     added: dict[tuple[str, int, bool], list[int]] = {}
-    for line in hunk.lines:
+    for line, old, new in numbered_lines(hunk, place, shift):
         sign, blank = line[:1], not line[1:].strip()
         if sign == b"-" and not blank:
             removed.setdefault(_key(sides.base, old), []).append(old)
         elif sign == b"+" and not blank:
             added.setdefault(_key(sides.theirs, new), []).append(new)
-        old += sign != b"+"
-        new += sign != b"-"
     for key in dict.fromkeys([*added, *removed]):
         name, index, imports = key
         base, theirs = sides.base.named(name, index), sides.theirs.named(name, index)

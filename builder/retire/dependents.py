@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from builder.patch.apply import AppliedSeries, PatchReport
 from builder.patch.definitions import MODULE, Outline, outline_of, parse_source
+from builder.patch.hunks import numbered_lines
 from builder.retire.moved_code import grep, is_complete
 from builder.source.upstream import Upstream
 
@@ -129,11 +130,7 @@ def _added(report: PatchReport, path: str) -> Iterator[int]:
                 continue
             shift = 0
             for hunk, place in zip(diff.hunks, change.hunks, strict=True):
-                line = (place.landed if hunk.old_count else place.landed + 1) + shift
-                for text in hunk.lines:
-                    if text[:1] == b"+":
-                        yield line
-                    line += text[:1] != b"-"
+                yield from (new for line, _, new in numbered_lines(hunk, place, shift) if line[:1] == b"+")
                 shift += hunk.new_count - hunk.old_count
 
 

@@ -49,14 +49,19 @@ class Standing:
 
 @dataclass(frozen=True)
 class Place:
-    """Lines of a file, first and last of each run, from 1, and the definition that they are in."""
+    """Lines of a file, first and last of each run, from 1, and the definition that they are in.
+
+    ``like`` says of a whole definition what it has of the one that was looked for; empty of single lines.
+    """
 
     path: str
     definition: str
     lines: tuple[tuple[int, int], ...]
+    like: str = ""
 
     def __str__(self) -> str:
-        return f"{_located(self.path, self.lines)}, in {self.definition}"
+        like = f" ({self.like})" if self.like else ""
+        return f"{_located(self.path, self.lines)}, in {self.definition}{like}"
 
 
 def _located(path: str, lines: Sequence[tuple[int, int]]) -> str:

@@ -51,10 +51,10 @@ def find_elsewhere(
         return {}
     search = _search_for(frozenset(sorted(series)[:MOST_LINES]))
     places = {}
-    for package in {_package(path) for path, lines in wanted.items() if lines}:
+    for package in {package_of(path) for path, lines in wanted.items() if lines}:
         was, now = (_standing(tree.main, search, package) for tree in (pin, target))
         for path, lines in wanted.items():
-            for line in lines if _package(path) == package else ():
+            for line in lines if package_of(path) == package else ():
                 if len(was.get(line, ())) == 1 and len(at := now.get(line, [])) == 1:
                     places[path, line] = at[0]
     data = target.files(sorted({where for where, _ in places.values()}))
@@ -64,7 +64,7 @@ def find_elsewhere(
     }
 
 
-def _package(path: str) -> str:
+def package_of(path: str) -> str:
     """The directory in which code of a file is looked for."""
     return "/".join(path.split("/")[:-1][:3]) + "/"
 

@@ -56,13 +56,14 @@ def steps_between(before: bytes | None, after: bytes) -> Steps:
 
 
 @lru_cache(maxsize=_FORMS_KEPT)
-def normal_form(text: bytes, steps: Steps, *, alone: bool = False) -> str | None:
+def normal_form(text: bytes, steps: Steps, *, alone: bool = False, named: bool = True) -> str | None:
     """The normal form of a definition; None where it does not parse.
 
     Args:
         text: its source, whole lines.
         steps: what is taken out.
         alone: without the functions and classes in it (for what stands right in a class).
+        named: with its own name.
     """
     tree = parse_source(text)
     node = _statement(tree)
@@ -70,6 +71,8 @@ def normal_form(text: bytes, steps: Steps, *, alone: bool = False) -> str | None
         return None
     if alone and isinstance(node, ast.ClassDef):
         node.body = [n for n in node.body if not isinstance(n, (*_FUNCTIONS[:2], ast.ClassDef))]
+    if not named and isinstance(node, (*_FUNCTIONS[:2], ast.ClassDef)):
+        node.name = ""
     try:
         _strip(node, steps)
         _Renamer(steps.kept).visit_scope(node)

@@ -14,19 +14,28 @@ merged again.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.errors import Unavailable
 from builder.patch.apply import AppliedSeries, FileChange, PatchReport, try_series
 from builder.patch.definitions import outline_of
 from builder.patch.diff import FileDiff, Hunk
-from builder.patch.hunks import PlacedHunk, apply_hunks, no_place, place_hunks, places_of, split_lines
+from builder.patch.hunks import (
+    PlacedHunk,
+    apply_hunks,
+    no_place,
+    numbered_lines,
+    place_hunks,
+    places_of,
+    split_lines,
+)
 from builder.patch.series import Series
 from builder.retire.already_there import doubts_of, proved, standing_of, went_on
 from builder.retire.dependents import uses_of
 from builder.retire.evidence import HunkEvidence, HunkState, Place, Standing, TextEvidence, TextState
 from builder.retire.moved_code import find_elsewhere, joined, telling
+from builder.retire.moved_functions import Sought, find_functions
 from builder.source.files import SourceFile
 from builder.source.git import GitError
 from builder.source.merge_tree import Merged, Scratch, ThreeWay
@@ -126,11 +135,14 @@ def _with_places(
 ) -> tuple[Step, ...]:
     """The steps, with where the lines went that hunks remove and that are not where they were."""
     open_: dict[tuple[str, str, int], list[bytes]] = {}
+    sought: dict[tuple[str, str, int], list[Sought]] = {}
     for step, report in zip(steps, applied.reports, strict=True):
         if step.evidence.state in ("conflict", "gone"):
             for hunk in step.evidence.hunks:
                 if hunk.state in ("conflict", "gone"):
-                    open_[step.name, hunk.path, hunk.number] = telling(_removed(report, hunk))
+                    key = step.name, hunk.path, hunk.number
+                    open_[key] = telling(_removed(report, hunk))
+                    sought[key] = list(_lost_functions(report, hunk, target))
     wanted: dict[str, list[bytes]] = {}
     for (_, path, _), lines in open_.items():
         wanted.setdefault(path, []).extend(lines)
@@ -144,11 +156,41 @@ def _with_places(
         left = [place for place in at if was is None or not _is_same(hunk.path, was, place, lines)]
         return replace(hunk, went_to=joined(left)) if left else hunk
 
+    functions = find_functions(dict.fromkeys(one for many in sought.values() for one in many), target)
+
+    def moved(name: str, hunk: HunkEvidence) -> HunkEvidence:
+        at = [
+            place
+            for one in sought.get((name, hunk.path, hunk.number), ())
+            for place in functions.get(one, ())
+        ]
+        return replace(hunk, went_to=tuple(dict.fromkeys([*at, *hunk.went_to]))) if at else hunk
+
     found = []
     for step in steps:
-        hunks = tuple(placed(step.name, hunk) for hunk in step.evidence.hunks)
+        hunks = tuple(moved(step.name, placed(step.name, hunk)) for hunk in step.evidence.hunks)
         found.append(replace(step, evidence=replace(step.evidence, hunks=hunks)))
     return tuple(found)
+
+
+def _lost_functions(report: PatchReport, found: HunkEvidence, target: Upstream) -> Iterator[Sought]:
+    """The functions that a hunk changes and that its file in the target does not have under their names."""
+    path = found.moved_to or found.path
+    now = target.files([path]).get(path)
+    for change, diff in _with_diffs(report):
+        if found.path not in (change.path, change.old_path) or change.pre is None or change.post is None:
+            continue
+        was, post = outline_of(change.old_path, change.pre.data), outline_of(change.path, change.post.data)
+        for number, (hunk, place) in enumerate(zip(diff.hunks, change.hunks, strict=True), 1):
+            if found.number not in (0, number):
+                continue
+            lines = {old for line, old, _ in numbered_lines(hunk, place, 0) if line[:1] != b" "}
+            for changed in dict.fromkeys(was.enclosing(line) for line in sorted(lines)):
+                is_there = now is not None and outline_of(path, now.data).named(changed.name) is not None
+                if changed.kind == "function" and not is_there:
+                    patched = post.named(changed.name)
+                    texts = (was.text(changed), *([post.text(patched)] if patched else []))
+                    yield Sought(change.old_path, changed.name, texts)
 
 
 def _removed(report: PatchReport, found: HunkEvidence | None = None) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -285,6 +286,57 @@ def test_code_that_moved_is_named_with_its_lines(lab: Lab) -> None:
     found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
     assert found.verdict.word == "rework"
     assert f"{OTHER}:5, in moved" in found.verdict.why
+
+
+MOVED = """\
+def process(units, bound):
+    total = 0
+    for unit in units:
+        loaded = unit.load(bound)  # each of them
+        total += loaded
+    log.info('worked on %d items', len(units))
+    return total
+"""
+ALIKE = WORK[WORK.index(b"def work") : WORK.index(b"\n\n\ndef rest")].decode() + " + 1\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "like"),
+    [
+        (OTHER, MOVED, "the same body"),
+        (DEMO, MOVED, "the same body"),
+        (OTHER, "class Worker:\n" + textwrap.indent(MOVED, "    "), "the same body"),
+        (OTHER, ALIKE, "the same parameters and 83% of the body"),
+        (OTHER, ALIKE.replace("item in items", "item in list(items)").replace("total += value", "pass"), ""),
+        (OTHER, MOVED.replace("total += loaded", "total = total or loaded").replace("units", "parts"), ""),
+        (OTHER, MOVED.replace("log.info", "lag.info"), ""),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_not_there_is_found_under_another_name(
+    lab: Lab, path: str, text: str, like: str
+) -> None:
+    """By its syntax: the patch only adds lines, and none that stand there verbatim."""
+    rest = WORK[WORK.index(b"def rest") :]
+    pin = lab.commit({DEMO: WORK, OTHER: b"import os\n"}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: WORKED})
+    files = {DEMO: b"import os\n\n\n" + rest, OTHER: b"import os\n"}
+    lab.commit(files | {path: files[path] + b"\n\n" + text.encode()}, tag="v1.1.0")
+    found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
+    assert found.verdict.word == "rework"
+    said = [str(place) for place in found.evidence.text.went_to if place.like]
+    name = "work" if text == ALIKE else "Worker.process" if "class" in text else "process"
+    assert [place.rpartition(":")[0] for place in said] == ([path] if like else [])
+    assert all(place.endswith(f"in {name} ({like})") and place in found.verdict.why for place in said)
+
+
+def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(lab: Lab) -> None:
+    lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('no work')\n")
+    pin = lab.commit({DEMO: WORK, OTHER: b"import os\n"}, tag="v1.0.0")
+    patch = lab.patch("p0", pin, {DEMO: WORKED})
+    lab.commit({DEMO: b"import os\n", OTHER: MOVED.encode()}, tag="v1.1.0")
+    found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
+    assert found.verdict.word == "unknown"
+    assert f"{OTHER}:1-7, in process (the same body)" in found.verdict.why
 
 
 # --- the commits of its pull request ------------------------------------------------------------------------
