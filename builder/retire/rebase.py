@@ -177,7 +177,7 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
     merged = report.merge(target.name)
     url = None if settings.url is None else absolute_address(settings.url)
     asked: dict[str, Any] = dict(vars(settings)) | {"series": series, "url": url}
-    to_rework = [found.patch for found in found_there if found.verdict.word in NEEDS_A_PERSON]
+    to_rework = {f.patch: f.verdict.why for f in found_there if f.verdict.word in NEEDS_A_PERSON}
     tree = WorkTree.create(
         work, subject.pin, target.upstream, merged.applied.reports, keep, asked, retired, to_rework, needless,
         {step.name: step.there for step in merged.steps if step.there},

@@ -30,7 +30,7 @@ from builder.source.upstream import Upstream
 
 NAME_TRAILER = "Overlay-Patch"
 _STATE = "overlay-rebase.json"
-_LISTS = ("order", "shown", "to_rework", "needless", "emptied")
+_LISTS = ("order", "shown", "needless", "emptied")
 _MERGE = (
     "-c",
     "merge.directoryRenames=false",
@@ -54,7 +54,7 @@ class State:
         next: number of the patch that is to be picked next.
         stopped: the patch that conflicted, and HEAD before it.
         shown: merges that a person was shown and has to accept.
-        to_rework: the patches that were judged to need a person.
+        to_rework: the patches that were judged to need a person, and why.
         needless: those among ``retired`` that upstream has not: it needs them no more for another reason.
         emptied: patches of which git left nothing when it merged them; no person left those out.
         picks: where the new release has a part of a patch: the commit of the rest, which is picked instead.
@@ -68,7 +68,7 @@ class State:
     next: int = 0
     stopped: tuple[str, str] | None = None
     shown: tuple[str, ...] = ()
-    to_rework: tuple[str, ...] = ()
+    to_rework: Mapping[str, str] = field(default_factory=dict)
     needless: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
     picks: Mapping[str, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class WorkTree:
         keep: Sequence[str],
         settings: Mapping[str, Any],
         retired: Mapping[str, str],
-        to_rework: Sequence[str] = (),
+        to_rework: Mapping[str, str] | None = None,
         needless: Sequence[str] = (),
         there: Mapping[str, Versions] | None = None,
     ) -> WorkTree:
@@ -115,7 +115,7 @@ class WorkTree:
             keep: the patches to carry.
             settings: what the command line asked for.
             retired: the patches that are left out, and why.
-            to_rework: the patches that were judged to need a person.
+            to_rework: the patches that were judged to need a person, and why.
             needless: those of the retired that upstream has not.
             there: by patch, its files before it with those of its hunks that the new release has already.
 
@@ -143,7 +143,9 @@ class WorkTree:
         tree.git("reset", "--quiet", "--hard", base)
         originals, picks = tree._originals(pin, reports, keep, there or {})
         state = State(tuple(keep), originals, base, settings, retired)
-        tree.write_state(replace(state, to_rework=tuple(to_rework), needless=tuple(needless), picks=picks))
+        tree.write_state(
+            replace(state, to_rework=dict(to_rework or {}), needless=tuple(needless), picks=picks)
+        )
         draft.rename(path)
         return cls(path)
 
@@ -346,15 +348,22 @@ class WorkTree:
         lines = [line for line in error.stderr.splitlines() if not line.startswith("hint:")]
         out = self.git("diff", "--no-color").decode(errors="replace")
         state = self.state()
+        why = state.to_rework.get(name)
         later = [other for other in state.order[state.next :] if other in state.to_rework]
         return PatchConflict(
             f"{name} conflicts; it is open in a work tree, as git leaves it",
             where=str(self.path),
-            found="; ".join(self._unmerged()) or " ".join(lines),
+            found="; ".join([*self._unmerged(), *([why] if why else [])]) or " ".join(lines),
             hint=self._how_to_go_on(),
             expected=f"after it, these need a person too: {', '.join(later)}" if later else None,
             details=re.sub(r"^index .*\n", "", out, flags=re.MULTILINE)[:20_000],
-            facts={"patch": name, "later": later, "worktree": str(self.path), "files": self._unmerged()},
+            facts={
+                "patch": name,
+                "why": why,
+                "later": later,
+                "worktree": str(self.path),
+                "files": self._unmerged(),
+            },
         )
 
     def _how_to_go_on(self) -> str:

@@ -18,15 +18,14 @@ from builder.probe.harness import (
     defect,
     definitions,
     fixed,
-    locate,
     names_in,
     parse,
     strings_in,
     unknown,
 )
 
-ARGUMENTS = ("python/sglang/srt/arg_groups/overrides.py",)
-KPOOL = ("python/sglang/srt/layers/attention/dsa/dsa_backend_kpool.py",)
+ARGUMENTS = "python/sglang/srt/arg_groups/overrides.py"
+KPOOL = "python/sglang/srt/layers/attention/dsa/dsa_backend_kpool.py"
 SPARSE_MLA = "sglang.kernels.ops.attention.flash_mla_sm120"
 
 # By architecture of the GPU, not by name: TRTLLM-gen has cubins for SM100 to SM107, FlashMLA and FA3 for
@@ -67,22 +66,24 @@ ARMS: tuple[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]], ...] = 
 TAIL = {HOPPER: "fa3", BLACKWELL: "trtllm"}  # what the kpool tail of flashmla_sparse becomes there
 
 
-def _passes(module: ast.Module) -> tuple[str, str]:
-    """The names of the passes that choose the cache's type and the two backends."""
-    named_after: dict[str, str] = {}
-    for name, node in definitions(module):
-        if (
-            isinstance(node, ast.FunctionDef)
-            and "is_deepseek_dsa" in names_in(node)
-            and len(node.args.args) == 1
-        ):
-            if "dsa_decode_backend" in strings_in(node):
-                named_after["backends"] = name
-            elif "kv_cache_dtype" in strings_in(node) and "fp8_e4m3" in strings_in(node):
-                named_after["type"] = name
-    if set(named_after) != {"backends", "type"}:
-        raise CannotTell(f"found only {named_after or 'nothing'} of the passes that choose DSA's defaults")
-    return named_after["type"], named_after["backends"]
+def _passes(tree: Tree) -> tuple[str, str, str]:
+    """The file, and in it the names of the passes that choose the cache's type and the two backends."""
+    files = tree.grep(b"is_deepseek_dsa", "python/sglang/srt/")
+    for path in sorted(files, key=lambda path: (path != ARGUMENTS, path)):
+        found: dict[str, str] = {}
+        for name, node in definitions(parse(tree, path)):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and "is_deepseek_dsa" in names_in(node)
+                and len(node.args.args) == 1
+            ):
+                if "dsa_decode_backend" in strings_in(node):
+                    found["backends"] = name
+                elif "kv_cache_dtype" in strings_in(node) and "fp8_e4m3" in strings_in(node):
+                    found["type"] = name
+        if len(found) == 2:
+            return path, found["type"], found["backends"]
+    raise CannotTell("no file has the passes that choose DSA's defaults")
 
 
 Chosen = tuple[str, str, str]
@@ -92,7 +93,7 @@ Chosen = tuple[str, str, str]
 class Arguments:
     """The resolution of DSA's arguments on one GPU, for one model after the other."""
 
-    def __init__(self, tree: Tree, path: str, gpu: tuple[int, int]) -> None:
+    def __init__(self, tree: Tree, gpu: tuple[int, int]) -> None:
         stubs = cuda_device(gpu) | {
             "logger": Opaque("logger"),
             "is_deepseek_dsa": lambda _: True,
@@ -101,10 +102,9 @@ class Arguments:
         }
         self.program = Program(tree, stubs)
         self.gpu = gpu
+        path, *names = _passes(tree)
         module = self.program.module(path)
-        self.choose_type, self.choose_backends = (
-            getattr(module, name) for name in _passes(parse(tree, path))
-        )
+        self.choose_type, self.choose_backends = (getattr(module, name) for name in names)
         self.of(VARYING)
 
     def of(self, model: str, **config: object) -> Arguments:
@@ -224,6 +224,15 @@ def _method(program: Program, tree: Tree, path: str, wanted: Callable[[ast.AST],
     return None
 
 
+def _kpool(tree: Tree) -> str | None:
+    """The file in which a class redirects the kpool tail."""
+    files = tree.grep(b"dsa_index_kpool", "python/sglang/srt/layers/attention/")
+    for path in sorted(files, key=lambda path: (path != KPOOL, path)):
+        if any(_redirects(node) for name, node in definitions(parse(tree, path)) if "." in name):
+            return path
+    return files[0] if files else None
+
+
 def _redirects(node: ast.AST) -> bool:
     """A method that replaces flashmla_sparse for the tail of a pooled index."""
     returned = {
@@ -296,14 +305,11 @@ def _moved(on: dict[tuple[int, int], Arguments]) -> str:
 
 
 def probe(tree: Tree) -> Answer:
-    path = locate(tree, ARGUMENTS, b"dsa_decode_backend", "python/sglang/srt/")
-    if path is None:
-        return unknown("DSA's arguments were not found: nothing has dsa_decode_backend")
-    on = {gpu: Arguments(tree, path, gpu) for gpu in (HOPPER, BLACKWELL, *SM12X)}
+    on = {gpu: Arguments(tree, gpu) for gpu in (HOPPER, BLACKWELL, *SM12X)}
     moved = _moved(on)
     if moved:
         return unknown(moved)
-    kpool = locate(tree, KPOOL, b"dsa_index_kpool", "python/sglang/srt/layers/attention/")
+    kpool = _kpool(tree)
     if kpool and (tails := [said for gpu in TAIL for said in _wrong_tails(tree, kpool, gpu)]):
         return unknown(f"on 9.0 or 10.0: {tails[0]}")
     wrong: list[str] = []

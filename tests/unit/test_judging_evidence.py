@@ -12,7 +12,7 @@ from builder.patch.patch import Patch, parse_patch
 from builder.retire.evaluate import Judgement
 from builder.retire.markdown import evidence_rows
 from builder.retire.retire import retired_patch
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
+from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail, overlay, write_root
 
 OTHER = "python/sglang/other.py"
 WORK = b"""\
@@ -329,7 +329,7 @@ def test_a_function_that_is_not_there_is_found_under_another_name(
     assert all(place.endswith(f"in {name} ({like})") and place in found.verdict.why for place in said)
 
 
-def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(lab: Lab) -> None:
+def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(lab: Lab, tmp_path: Path) -> None:
     lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('no work')\n")
     pin = lab.commit({DEMO: WORK, OTHER: b"import os\n"}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: WORKED})
@@ -337,6 +337,10 @@ def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(lab: L
     found = lab.judge(pin, [patch], "v1.1.0").of("p0", "v1.1.0")
     assert found.verdict.word == "unknown"
     assert f"{OTHER}:1-7, in process (the same body)" in found.verdict.why
+    root = write_root(lab, tmp_path / "root", pin, [patch])
+    done = overlay(lab, root, "rebase", "demo", "--upstream-url", str(lab.repository), "--onto", "v1.1.0")
+    assert done.returncode == 3, done.stderr
+    assert f"{OTHER}:1-7, in process (the same body)" in done.stderr
 
 
 # --- the commits of its pull request ------------------------------------------------------------------------
