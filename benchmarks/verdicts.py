@@ -3,8 +3,7 @@
     python -m benchmarks.verdicts
 
 Each case is a small repository of its own (``tests/unit/lies.py``). The plain methods say "needed" or
-"not needed";
-where one only fails, a person takes that for "needed". Ours must give the exact verdict. Writes
+"not needed"; where one only fails, a person takes that for "needed". Ours must give the exact verdict. Writes
 ``docs/verdicts.md``; fails when ours is wrong once.
 """
 

@@ -1,6 +1,6 @@
 """Errors of overlay: one class for each kind of exit code, each carrying its facts.
 
-A step raises one of these; only ``builder.cli`` renders them (see ``builder.cli.render``).
+A step raises one of these; only ``builder.cli`` shows them (``builder.cli.output.report_error``).
 """
 
 from __future__ import annotations

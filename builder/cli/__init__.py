@@ -96,7 +96,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the console script: runs a command, renders what goes wrong, exits by DESIGN's codes."""
+    """Entry point of the console script: runs a command, shows what goes wrong, exits by its code."""
     from builder.cli.failure import stop_on_signals
     from builder.cli.output import finish_output, open_streams
 

@@ -79,9 +79,8 @@ def command(
     """Carry an overlay's series to another release; what upstream has is left out.
 
     Patches go over one by one with git's three-way merge. A conflict is left open in a work tree, one
-    commit a
-    patch. Nothing is written before every carried patch's probe says defect on the new release and fixed with
-    the series; then patches, spec, lock and changelog are written together.
+    commit a patch. Nothing is written before every carried patch's probe says defect on the new release and
+    fixed with the series; then patches, spec, lock and changelog are written together.
     """
     from builder.project.project import cache_path, find_root, state_path
     from builder.retire.rebase import Settings, abort, resume, start

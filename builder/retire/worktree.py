@@ -1,9 +1,8 @@
 """A real git work tree in which patches are carried to a new release, one commit a patch.
 
 It is an ordinary repository: conflicts are as git leaves them, and every git tool works in it. The patches as
-they were are commits of it as well, on the old release, so that git merges with the right base and can
-show the
-difference between a patch before and after.
+they were are commits of it as well, on the old release, so that git merges with the right base and can show
+the difference between a patch before and after.
 """
 
 from __future__ import annotations

@@ -85,9 +85,8 @@ def find_target(
     """The tree that a user names.
 
     Args:
-        name: a release, ``DIRECTORY@REVISION`` of a local repository, a wheel's file, or a commit (40
-        hex digits)
-            or branch of the upstream repository.
+        name: a release, ``DIRECTORY@REVISION`` of a local repository, a wheel's file, or a commit (40 hex
+            digits) or a branch of the upstream repository.
         pin: the overlay's own pin; it says where the upstream repository is.
         cache: where sources are kept.
         url: a mirror or local path of the repository.
@@ -189,7 +188,7 @@ def _in_mirror(name: str, mirror: Path, pin: UpstreamSpec) -> Target:
 def _wheel_file(path: Path, cache: Path, progress: Progress) -> Target:
     match = _WHEEL_NAME.match(path.name)
     if match is None:
-        raise InvalidInput("not a wheel's file name", where=str(path), expected="NAME-VERSION-…​.whl")
+        raise InvalidInput("not a wheel's file name", where=str(path), expected="NAME-VERSION-….whl")
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     wheel = Wheel(requirement=f"{match[1]}=={match[2]}", sha256=sha256)

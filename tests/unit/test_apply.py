@@ -58,7 +58,7 @@ def test_patched_file_is_the_expected_one(store: GitStore) -> None:
 
 
 def test_a_bad_second_patch_leaves_nothing_and_every_patch_is_reported(store: GitStore) -> None:
-    """B5, B6: one patch that fails is exit 3; the report says of each patch whether it applies."""
+    """One patch that fails is exit 3; the report says of each patch whether it applies."""
     bad = P0.replace(b"a = 1", b"a = 7")
     last = P0.replace(b"demo.py", b"gone.py")
     error = refusal({"demo.py": DEMO}, store, P0, bad, last)
@@ -72,7 +72,6 @@ def test_a_bad_second_patch_leaves_nothing_and_every_patch_is_reported(store: Gi
 
 
 def test_the_same_patch_twice_names_the_one_that_did_it(store: GitStore) -> None:
-    """B9"""
     assert "from patch p0" in str(refusal({"demo.py": DEMO}, store, P0, P0).details)
 
 
@@ -91,7 +90,7 @@ def test_file_that_two_patches_create_names_the_first(store: GitStore) -> None:
 
 
 def test_applying_inside_another_repository_changes_the_result_not(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """B1: git apply in a sub-directory of some repository skips paths and exits 0."""
+    """``git apply`` in a sub-directory of some repository skips paths and exits 0."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     inside = tmp_path / "sub" / "dir"
     inside.mkdir(parents=True)
@@ -104,7 +103,6 @@ def test_applying_inside_another_repository_changes_the_result_not(tmp_path: Pat
 
 
 def test_dependencies_decide_and_the_missing_one_is_named() -> None:
-    """B8"""
     one, two = series(P0, P0).patches
     text = one.data.replace(b"Upstream-Status", b"Overlay-Depends: p1\nUpstream-Status")
     with pytest.raises(Exception, match="comes after it"):
@@ -112,7 +110,6 @@ def test_dependencies_decide_and_the_missing_one_is_named() -> None:
 
 
 def test_crlf_patch_on_an_lf_tree_and_the_reverse_name_both_endings(store: GitStore) -> None:
-    """A3"""
     crlf = SourceFile("100644", DEMO.data.replace(b"\n", b"\r\n"))
     assert only_problem(try_series(series(P0), {"demo.py": crlf})) == "endings"
     body = P0.replace(b"\n", b"\r\n").replace(b".py\r\n", b".py\n").replace(b"@@\r\n", b"@@\n")
@@ -123,7 +120,6 @@ def test_crlf_patch_on_an_lf_tree_and_the_reverse_name_both_endings(store: GitSt
 
 
 def test_files_without_a_last_newline_work_in_both_directions(store: GitStore) -> None:
-    """A6"""
     mark = b"\\ No newline at end of file\n"
     head = b"diff --git a/n b/n\n--- a/n\n+++ b/n\n@@ -1,2 +1,2 @@\n a\n"
     lose, gain = head + b"-b\n+b\n" + mark, head + b"-b\n" + mark + b"+b\n"
@@ -133,7 +129,6 @@ def test_files_without_a_last_newline_work_in_both_directions(store: GitStore) -
 
 
 def test_binary_change_is_refused_or_dropped_by_a_rule(store: GitStore) -> None:
-    """A8"""
     logo = (
         b"diff --git a/docs/x.png b/docs/x.png\nindex 1111111..2222222 100644\n"
         b"Binary files a/docs/x.png and b/docs/x.png differ\n"
@@ -146,7 +141,6 @@ def test_binary_change_is_refused_or_dropped_by_a_rule(store: GitStore) -> None:
 
 
 def test_files_the_image_lacks_are_dropped_by_rule_and_listed(store: GitStore) -> None:
-    """A9"""
     test = P0.replace(b"demo.py", b"test/demo.py")
     applied = apply_series(series(P0 + test), {"demo.py": DEMO}, store, drop=("test/*", "docs/*"))
     assert applied.reports[0].dropped == (("test/demo.py", "test/*"),)
@@ -164,7 +158,6 @@ def test_symbolic_links_are_no_part_of_it(store: GitStore) -> None:
 
 
 def test_blob_ids_of_the_index_line_need_not_exist(store: GitStore) -> None:
-    """A2"""
     invented = P0.replace(b"--- a", b"index " + b"a" * 40 + b".." + b"b" * 40 + b" 100644\n--- a", 1)
     assert apply_series(series(invented), {"demo.py": DEMO}, store).after["demo.py"] is not None
 

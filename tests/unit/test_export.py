@@ -113,7 +113,6 @@ def test_patch_with_files_the_release_lacks_is_left_as_it_is_and_said(shop: Work
 
 
 def test_refresh_mends_counts_after_showing_the_change(workshop: Workshop) -> None:
-    """A1"""
     shop = workshop
     path = shop.add("one", (DEMO, "b = 2", "b = 3"))
     shop.add("two", ("python/sglang/other.py", "X = 1", "X = 2"))

@@ -167,7 +167,6 @@ def test_a_base_without_python_builds_where_the_spec_names_the_directory(tmp_pat
 
 
 def test_a_subject_that_is_not_utf8_is_built_and_recorded(tmp_path: Path) -> None:
-    """A11"""
     world = World.create(tmp_path)
     file = world.root / "patches/one/p0.patch"
     file.write_bytes(file.read_bytes().replace(b"b is three", b"b is \xe4"))

@@ -262,7 +262,6 @@ def test_crlf_patch_of_a_crlf_file_fits_and_of_an_lf_file_fits_too(tmp_path: Pat
 
 
 def test_lf_patch_of_a_crlf_file_is_refused_with_both_endings(tmp_path: Path) -> None:
-    """A3"""
     (tmp_path / "home").mkdir()
     shop = Workshop(tmp_path, {DEMO: plain(DEMO_TEXT.replace("\n", "\r\n"))})
     error = refused(shop, DIFF)
@@ -271,7 +270,6 @@ def test_lf_patch_of_a_crlf_file_is_refused_with_both_endings(tmp_path: Path) ->
 
 
 def test_files_that_the_release_lacks_are_dropped_and_listed(workshop: Workshop) -> None:
-    """A8, A9"""
     extra = DIFF.replace("python/sglang/demo.py", "test/srt/test_demo.py")
     image = "diff --git a/docs/x.png b/docs/x.png\nindex 1111111..2222222 100644\n"
     image += "Binary files a/docs/x.png and b/docs/x.png differ\n"
@@ -285,7 +283,6 @@ def test_files_that_the_release_lacks_are_dropped_and_listed(workshop: Workshop)
 
 
 def test_binary_change_that_no_rule_drops_is_refused(workshop: Workshop) -> None:
-    """A8"""
     image = "diff --git a/python/sglang/x.png b/python/sglang/x.png\nindex 1111111..2222222 100644\n"
     image += "GIT binary patch\nliteral 3\nKcmZQzU|?hb001HZ0Du4h\n\n"
     assert "binary" in str(getattr(refused(workshop, DIFF + image), "details", ""))

@@ -45,7 +45,6 @@ def test_series_in_order_has_no_findings(workshop: Workshop) -> None:
 
 
 def test_wrong_counts_are_named_with_line_both_counts_and_the_mend(workshop: Workshop) -> None:
-    """A1"""
     path = workshop.add("one", (DEMO, *GOOD))
     line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -1,4 +1,3 @@")
     finding = next(f for f in lint(workshop, "--offline") if f["rule"] == "hunk-counts")
@@ -69,7 +68,6 @@ def test_hunk_with_fewer_lines_than_it_counts_is_a_cut_patch(workshop: Workshop)
 
 
 def test_invented_blob_ids_are_said_and_mended(workshop: Workshop) -> None:
-    """A2"""
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     blob = good[good.index(b"index ") + 6 :][:40]
@@ -81,7 +79,6 @@ def test_invented_blob_ids_are_said_and_mended(workshop: Workshop) -> None:
 
 
 def test_crlf_patch_is_said_once_and_mended(workshop: Workshop) -> None:
-    """A3"""
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     path.write_bytes(good.replace(b"\n", b"\r\n"))
@@ -92,12 +89,10 @@ def test_crlf_patch_is_said_once_and_mended(workshop: Workshop) -> None:
 
 
 def test_repository_keeps_checkouts_from_changing_patches() -> None:
-    """A3"""
     assert "*.patch -text" in (ROOT / ".gitattributes").read_text()
 
 
 def test_lost_space_of_blank_context_is_named_and_mended(workshop: Workshop) -> None:
-    """A4"""
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     line = change(path, b"\n \n", b"\n\n") + 1
@@ -107,7 +102,6 @@ def test_lost_space_of_blank_context_is_named_and_mended(workshop: Workshop) -> 
 
 
 def test_missing_last_newline_is_named_and_mended(workshop: Workshop) -> None:
-    """A5"""
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     path.write_bytes(good.rstrip(b"\n"))
@@ -117,7 +111,6 @@ def test_missing_last_newline_is_named_and_mended(workshop: Workshop) -> None:
 
 
 def test_target_without_a_last_newline_is_nothing_to_complain_of(workshop: Workshop) -> None:
-    """A6"""
     workshop.add("one", (DEMO, "return a + b\n", "return a + b"))
     workshop.add("two", (DEMO, "return a + b", "return a + b\n"))
     assert b"\\ No newline" in workshop.path("one").read_bytes()
@@ -125,7 +118,6 @@ def test_target_without_a_last_newline_is_nothing_to_complain_of(workshop: Works
 
 
 def test_binary_change_without_data_is_refused(workshop: Workshop) -> None:
-    """A8"""
     path = workshop.add("one", (DEMO, *GOOD))
     binary = b"diff --git a/x.png b/x.png\nindex 1111111..2222222 100644\n"
     binary += b"Binary files a/x.png and b/x.png differ\n"
@@ -134,7 +126,6 @@ def test_binary_change_without_data_is_refused(workshop: Workshop) -> None:
 
 
 def test_files_that_a_rule_drops_do_not_fail(workshop: Workshop) -> None:
-    """A9"""
     path = workshop.add("one", (DEMO, *GOOD))
     extra = b"diff --git a/test/x.py b/test/x.py\n--- a/test/x.py\n+++ b/test/x.py\n@@ -1 +1 @@\n-a\n+b\n"
     path.write_bytes(path.read_bytes() + extra)
@@ -142,7 +133,6 @@ def test_files_that_a_rule_drops_do_not_fail(workshop: Workshop) -> None:
 
 
 def test_names_and_texts_of_any_script_are_fine(workshop: Workshop) -> None:
-    """A11"""
     path = workshop.add("one", (DEMO, *GOOD), trailers="Größe und 大きさ.\n\nUpstream-Status: Pending")
     change(path, b'"A. Writer"', "Jürgen".encode())
     assert lint(workshop) == []

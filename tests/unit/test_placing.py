@@ -79,7 +79,7 @@ def test_the_declared_line_counts_in_the_very_file_that_the_patch_was_made_for(d
 
 @pytest.mark.parametrize("index", [b"", index_of(THIRD), b"index 0000000..1111111\n"])
 def test_a_declared_line_in_any_other_file_is_a_coincidence(index: bytes) -> None:
-    """B3: a third equal function above moves everything, and the declared line lies in another one."""
+    """A third equal function above moves everything, and the declared line lies in another one."""
     assert trouble(PLUS_TWO, TWINS, index).kind == "ambiguous"
     found = trouble(PLUS_TWO, THIRD + TWINS, index)
     assert (found.kind, found.places) == ("ambiguous", (2, 8, 14))
@@ -200,7 +200,7 @@ def test_moved_block_is_found_at_its_only_place() -> None:
 
 
 def test_nothing_is_ever_fuzzy() -> None:
-    """B2: one context line differs, so the hunk does not fit, however near it is."""
+    """One context line differs, so the hunk does not fit, however near it is."""
     found = problem(PLUS_TWO, TWINS.replace(b"load()", b"load(0)"))
     assert found.kind == "conflict"
     assert (found.expected, found.found) == ("x = load()", "x = load(0)")
@@ -244,7 +244,7 @@ def test_hunk_cut_at_the_beginning_of_its_file_fits_only_there() -> None:
 
 
 def test_a_line_number_alone_is_no_place() -> None:
-    """B10: an insertion without context says only a number; nothing could be checked."""
+    """An insertion without context says only a number; nothing could be checked."""
     assert problem(b"@@ -1,0 +2 @@\n+c\n", b"a\nb\n").kind == "conflict"
     assert place(b"@@ -0,0 +1 @@\n+c\n", b"")[1] == []
 
