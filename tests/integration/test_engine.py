@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
-from tests.conftest import Overlay
+from tests.conftest import Overlay, Run
 from tests.integration.bases import Base
 from tests.integration.conftest import Engine, needed_program, registry_address, with_sources
 from tests.integration.judge import MANIFEST, OVERLAY, flattened, in_image
@@ -30,6 +32,7 @@ from tests.integration.wheels import release_wheel
 from tests.services import answers
 
 PATCHED = in_image("python/sglang/srt/environ.py")
+UNPATCHED = in_image("python/sglang/srt/server_args.py")
 SLEEP = "/usr/bin/sleep-forever"
 
 
@@ -250,22 +253,194 @@ def trusted_bytecode(engine: Engine, container: str) -> bytes:
 
 
 def test_bytecode_that_came_with_a_commit(bench: Bench) -> None:
-    """A container's own Python may write bytecode; in an image nobody can say what it was compiled from."""
+    """It is of this time and size, and not what compiling the source gives: in a container or an image."""
     committed = f"overlay-test:{uuid.uuid4().hex[:8]}"
     with running(bench.engine, bench.embedded) as name:
         put_into(bench.engine, name, cache_of(PATCHED), trusted_bytecode(bench.engine, name))
-        bench.overlay("verify", name).check()
+        (first,) = deviations(bench.overlay("verify", name, "--json"))
         bench.engine.cli("commit", name, committed)
     try:
-        (deviation,) = (
-            bench.overlay("verify", f"engine:{committed}", "--json").check(5).json["error"]["deviations"]
-        )
+        (deviation,) = deviations(bench.overlay("verify", f"engine:{committed}", "--json"))
         with running(bench.engine, committed) as name:
-            (again,) = bench.overlay("verify", name, "--json").check(5).json["error"]["deviations"]
+            (again,) = deviations(bench.overlay("verify", name, "--json"))
     finally:
         bench.engine.cli("image", "rm", committed)
     assert (deviation["kind"], deviation["where"]) == ("bytecode", f"/{cache_of(PATCHED)}")
-    assert again["where"] == deviation["where"]
+    assert first["where"] == again["where"] == deviation["where"]
+
+
+def deviations(run: Run) -> list[dict[str, str]]:
+    return list(run.check(5).json["error"]["deviations"])
+
+
+def compiled(engine: Engine, container: str, path: str) -> tuple[str, bytes]:
+    """The bytecode that this machine's Python writes for a container's source, in a process of its own."""
+    chunks, _ = engine.api.containers.get(container).get_archive(f"/{path}")
+    with tempfile.TemporaryDirectory() as directory:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+            tar.extractall(directory, filter="data")
+        source = Path(directory) / Path(path).name
+        program = "import py_compile, sys; print(py_compile.compile(sys.argv[1], dfile=sys.argv[2]))"
+        done = subprocess.run(
+            [sys.executable, "-c", program, source, f"/{path}"], capture_output=True, text=True, check=True
+        )
+        written = Path(done.stdout.strip())
+        return f"{path.rpartition('/')[0]}/__pycache__/{written.name}", written.read_bytes()
+
+
+def test_bytecode_that_a_serving_container_writes_is_no_deviation(bench: Bench) -> None:
+    with running(bench.engine, bench.embedded) as name:
+        for path in (PATCHED, UNPATCHED):
+            put_into(bench.engine, name, *compiled(bench.engine, name, path))
+        result = bench.overlay("verify", name, "--json").check().json
+        assert result["notes"] == []
+        where, data = compiled(bench.engine, name, UNPATCHED)
+        put_into(bench.engine, name, where, data[:-4] + b"evil")
+        (deviation,) = deviations(bench.overlay("verify", name, "--json"))
+    assert (deviation["kind"], deviation["where"]) == ("bytecode", f"/{where}")
+
+
+@contextmanager
+def made(bench: Bench, *options: str, command: tuple[str, ...] = ()) -> Iterator[str]:
+    """A container of the image, started in another way; it need not run to be looked at."""
+    name = f"overlay-test-{uuid.uuid4().hex[:8]}"
+    bench.engine.cli("create", "--network", "none", "--name", name, *options, bench.embedded, *command)
+    try:
+        yield name
+    finally:
+        bench.engine.cli("rm", "--force", name)
+
+
+def found_in(bench: Bench, *options: str, command: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    with made(bench, *options, command=command) as name:
+        listed = deviations(bench.overlay("verify", name, "--json"))
+    return [(one["kind"], one["where"]) for one in listed]
+
+
+def test_a_file_mounted_or_copied_anywhere_below_the_package(bench: Bench, tmp_path: Path) -> None:
+    mine = tmp_path / "server_args.py"
+    mine.write_bytes(b"x = 1\n")
+    expected = [("package", f"/{UNPATCHED}")]
+    assert found_in(bench, "--mount", f"type=bind,source={mine},target=/{UNPATCHED}") == expected
+    with made(bench) as name:
+        bench.engine.cli("cp", str(mine), f"{name}:/{UNPATCHED}")
+        (deviation,) = deviations(bench.overlay("verify", name, "--json"))
+        assert (deviation["kind"], deviation["where"]) == expected[0]
+        assert "changed in the container" in deviation["what"]
+        bench.overlay("verify", name, "--allow-over", f"/{UNPATCHED}").check()
+
+
+def test_a_directory_mounted_over_the_package(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_bytes(b"")
+    package = in_image("python/sglang")
+    found = found_in(bench, "--volume", f"{tmp_path}:/{package}")
+    assert ("file", f"/{PATCHED}") in found
+    assert ("package", f"/{package}/version.py") in found
+
+
+@pytest.mark.parametrize("loader", ["sglang/__init__.py", "sglang.py", "sglang.abi3.so"])
+def test_another_package_mounted_earlier_on_the_path(bench: Bench, tmp_path: Path, loader: str) -> None:
+    """In the first directory that Python looks into, and in one that PYTHONPATH names."""
+    (tmp_path / loader).parent.mkdir(exist_ok=True)
+    (tmp_path / loader).write_bytes(b"")
+    shadow = ("shadow", f"/{in_image('python/sglang')}")
+    first = loader.partition("/")[0]
+    earlier = f"{searched(bench)[0]}/{first}"
+    assert set(found_in(bench, "--volume", f"{tmp_path / first}:{earlier}")) == {shadow}
+    options = ("--volume", f"{tmp_path}:/else/where", "--env", "PYTHONPATH=/else/where")
+    assert set(found_in(bench, *options)) == {shadow, ("config", "PYTHONPATH")}
+
+
+def test_a_package_or_a_pth_file_written_into_a_container(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").write_bytes(b"")
+    (tmp_path / "a.pth").write_bytes(b"import evil\n")
+    with made(bench) as name:
+        bench.engine.cli(
+            "cp", str(tmp_path / "sglang"), f"{name}:{existing(bench, name, searched(bench))}/sglang"
+        )
+        (deviation,) = {one["kind"] for one in deviations(bench.overlay("verify", name, "--json"))}
+        assert deviation == "shadow"
+    sites = [path for path in searched(bench) if path.endswith("-packages")]
+    with made(bench) as name:
+        bench.engine.cli("cp", str(tmp_path / "a.pth"), f"{name}:{existing(bench, name, sites)}/a.pth")
+        notes = bench.overlay("verify", name, "--json").check().json["notes"]
+    assert any("a.pth: an import line runs" in note for note in notes), notes
+
+
+def searched(bench: Bench) -> list[str]:
+    """Where the image's Python looks for packages, the first ones first."""
+    manifest = bench.overlay("inspect", bench.embedded, "--full", "--json").check().json["contents"]
+    return list(manifest["entrypoint"]["searched"])
+
+
+def existing(bench: Bench, container: str, places: list[str]) -> str:
+    """The first of some directories that a container has."""
+    for place in places:
+        try:
+            bench.engine.api.containers.get(container).get_archive(place)
+        except docker.errors.NotFound:
+            continue
+        return place
+    raise AssertionError(places)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        (("--env", "PYTHONPATH=/none"), "PYTHONPATH"),
+        (("--env", "SGLANG_X=5e6c12e7"), "SGLANG_X"),
+        (("--env", "TRITON_CACHE_DIR=/else"), "TRITON_CACHE_DIR"),
+        (("--user", "0"), "User"),
+        (("--workdir", "/tmp"), "WorkingDir"),
+        (("--entrypoint", "/bin/other"), "Entrypoint"),
+        (("--health-cmd", "true"), "Healthcheck"),
+        (("--stop-signal", "SIGKILL"), "StopSignal"),
+    ],
+)
+def test_what_a_container_is_started_with(bench: Bench, options: tuple[str, ...], where: str) -> None:
+    with made(bench, *options, command=("300",)) as name:
+        run = bench.overlay("verify", name, "--json")
+        assert [(one["kind"], one["where"]) for one in deviations(run)] == [("config", where)]
+        assert "5e6c12e7" not in run.out + run.err
+        bench.overlay("verify", name, "--allow-config", where).check()
+
+
+def test_what_launch_sets_for_a_rank_is_listed_and_two_ranks_are_compared(bench: Bench) -> None:
+    from builder.launch.docker import container_options
+    from builder.launch.nodes import read_nodes
+    from builder.launch.server import Arguments, Server
+
+    server = Server("demo", bench.embedded, "sha256:" + "0" * 64, Arguments({}))
+    first, second = server.ranks(read_nodes(["10.0.0.1", "10.0.0.2"]))
+    kept = ("--env", "--health-cmd", "--health-interval", "--health-start-period")
+    groups = [[group for group in container_options(rank) if group[0] in kept] for rank in (first, second)]
+    words = [[word for group in of_rank for word in group] for of_rank in groups]
+    ours = made(bench, *words[0], command=first.command)
+    theirs = made(bench, *words[1], command=second.command)
+    other = made(bench, *words[1], "--env", "SGLANG_X=0", command=second.command)
+    with ours as one, theirs as two, other as three:
+        listed = bench.overlay("verify", one, "--json").check().json["declared"]
+        bench.overlay("verify", one, two).check()
+        bench.overlay("verify", one, bench.embedded).check()
+        found = deviations(bench.overlay("verify", two, three, "--json"))
+        allowed = bench.overlay("verify", two, three, "--allow-config", "SGLANG_X").check()
+    assert "SGLANG_HOST_IP=10.0.0.1 (as launch sets it for a rank)" in listed
+    assert any(line.startswith("Cmd python3 -m sglang.launch_server ") for line in listed)
+    assert {one["where"] for one in found} == {"SGLANG_X"}
+    assert "the same" in allowed.out
+
+
+def test_a_commit_over_a_file_that_no_patch_touches(bench: Bench) -> None:
+    committed = f"overlay-test:{uuid.uuid4().hex[:8]}"
+    with running(bench.engine, bench.embedded) as name:
+        put_into(bench.engine, name, UNPATCHED, b"x = 1\n")
+        bench.engine.cli("commit", name, committed)
+    try:
+        (deviation,) = deviations(bench.overlay("verify", f"engine:{committed}", "--json"))
+    finally:
+        bench.engine.cli("image", "rm", committed)
+    assert (deviation["kind"], deviation["where"]) == ("package", f"/{UNPATCHED}")
 
 
 def test_inspect_asks_a_running_container_or_an_image_of_the_engine(bench: Bench) -> None:

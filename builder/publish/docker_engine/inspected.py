@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 from builder.base.python_path import places_of
@@ -139,7 +140,10 @@ class EngineSubject:
         places = [place for place in self._places if place.count("/") > 1]
         mounts = [m for m in self._mounts if is_below(m, places) or any(is_below(p, [m]) for p in places)]
         written = [path for path in self._changed if is_below(path, places) and "__pycache__" not in path]
-        return sorted(path for path in {*mounts, *written} if not is_below(path, directories))
+        above = {
+            str(parent) for path in (*self._changed, *directories) for parent in PurePosixPath(path).parents
+        }
+        return sorted(path for path in {*mounts, *written} - above if not is_below(path, directories))
 
     def origin(self, found: Found) -> str:
         path = f"/{found.path}"
