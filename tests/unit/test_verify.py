@@ -464,3 +464,39 @@ def test_a_copy_with_the_same_image_id_is_repacked_and_no_tampering(built: Built
     built.with_config(User="1000")
     found = built.deviations("--against", built.world.lock)
     assert ("lock", "images: linux/amd64: digest") in found
+
+
+# --- ranks --------------------------------------------------------------------------------------------------
+
+
+def test_what_launch_sets_is_what_verify_expects_of_a_rank() -> None:
+    """The two must not drift apart: every variable, the command and the health check of a rank."""
+    from builder.launch.arguments import Arguments
+    from builder.launch.docker import container_options
+    from builder.launch.nodes import read_nodes
+    from builder.launch.server import Server, rank_settings
+
+    expected = rank_settings()
+    arguments = Arguments({"--model-path": ("/model",), "--api-key": ("5e6c12e7",)})
+    server = Server("demo", "registry.example/demo@sha256:" + "0" * 64, "sha256:" + "0" * 64, arguments)
+    for rank in server.ranks(read_nodes(["10.0.0.1", "10.0.0.2"], ["enp1s0f0np0"])):
+        for name, value in {**rank.environment, **rank.pins}.items():
+            assert expected.sets(name, value), name
+        assert expected.starts(rank.command)
+        shell = next(words[1] for words in container_options(rank) if words[0] == "--health-cmd")
+        for test in (["CMD-SHELL", shell], ["CMD", *rank.health]):
+            assert expected.asks(json.dumps({"Test": test, "Interval": 30})), test
+    assert not expected.sets("TRITON_CACHE_DIR", "/else")
+    assert not expected.sets("PYTHONPATH", "/else")
+    assert not expected.starts(("python3", "-m", "other"))
+    assert not expected.asks(json.dumps({"Test": ["CMD-SHELL", shell + "; evil"]}))
+    assert not expected.asks("")
+
+
+def test_a_command_is_shown_without_what_sounds_like_a_secret() -> None:
+    from builder.verify.config import shown
+
+    assert (
+        shown(("serve", "--api-key", "5e6c", "--port", "1", "--token=5e6c"))
+        == "serve --api-key … --port 1 --token=…"
+    )
