@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_TAG = "{release}-{name}-{patchset}"
 # ECR answers 400 (TAG_INVALID), Harbor 412, Nexus 400 where a tag may not move; 403, 405 and 409 are near.
 _TAG_REFUSED = frozenset({400, 403, 405, 409, 412})
+_IMMUTABLE = frozenset({"TAG_INVALID", "PRECONDITION"})  # ECR's code, and Harbor's
 Say = Callable[[str], None]
 
 
@@ -223,7 +224,10 @@ def _put_tag(finished: Finished, sink: ImageSink, tag: str, old: str | None) -> 
     try:
         sink.put_manifest(finished.index or finished.images[0].image.manifest, tag=tag)
     except Unavailable as error:
-        if error.facts.get("status") not in _TAG_REFUSED or not (old or "immutable" in error.what.lower()):
+        from builder.oci.registry.transport import error_codes
+
+        is_tag = old or _IMMUTABLE & error_codes(error)
+        if error.facts.get("status") not in _TAG_REFUSED or not is_tag:
             raise
         raise Unavailable(
             f"the registry does not let the tag move: {error.what}",

@@ -48,6 +48,7 @@ from builder.oci.registry.transport import (
     Request,
     Transport,
     Warn,
+    error_codes,
 )
 from builder.oci.registry.upload import (
     SMALLEST_CHUNK,
@@ -497,7 +498,7 @@ class Repository:
             )
         except Unavailable as error:
             # Another process may be storing one of its blobs again at this moment, see _turn.
-            if "MANIFEST_BLOB_UNKNOWN" in error.what and again:
+            if again and "MANIFEST_BLOB_UNKNOWN" in error_codes(error):
                 time.sleep(BLOB_UNKNOWN_PAUSE)
                 return self._put_manifest(manifest, identifier, again=again - 1)
             if "status" in error.facts or not self._holds(identifier, manifest.digest):

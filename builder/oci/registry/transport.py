@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlencode, urljoin, urlsplit
 
 import urllib3
@@ -36,7 +37,7 @@ from urllib3.exceptions import (
 from urllib3.response import BaseHTTPResponse
 
 from builder import __version__
-from builder.errors import Unavailable
+from builder.errors import OverlayError, Unavailable
 from builder.oci.reference import DEFAULT_REGISTRY
 from builder.oci.registry.auth import Authorizer, Scopes, TokenRequest
 from builder.oci.registry.credentials import Login, config_files, find_login
@@ -351,6 +352,9 @@ class Transport:
 
     def _drop(self, response: BaseHTTPResponse) -> str:
         """What an answer that nobody wants says, in a few words; its connection is free again."""
+        return registry_message(self._rest(response))
+
+    def _rest(self, response: BaseHTTPResponse) -> bytes:
         data = bytearray()
         try:
             for chunk in self.chunks(response):
@@ -362,15 +366,15 @@ class Transport:
         if response.length_remaining:
             response.close()
         response.release_conn()
-        return registry_message(bytes(data))
+        return bytes(data)
 
     def _unexpected(self, response: BaseHTTPResponse, what: str) -> Unavailable:
-        message = self._drop(response)
+        data = self._rest(response)
         return Unavailable(
-            f"{what} failed: {response.status} {message}".strip(),
+            f"{what} failed: {response.status} {registry_message(data)}".strip(),
             where=self.registry,
             hint="the registry refuses this request; it will not help to repeat it",
-            facts={"status": response.status},
+            facts={"status": response.status, "codes": registry_codes(data)},
         )
 
     def _strange(self, what: str) -> Unavailable:
@@ -601,13 +605,29 @@ def shown(target: str) -> str:
     return path if target.startswith("/") else f"{parts.hostname}/{path.lstrip('/')}"
 
 
-def registry_message(data: bytes) -> str:
-    """The codes and messages of a registry's error answer; nothing of an answer that is not one."""
+def registry_codes(data: bytes) -> list[str]:
+    """The codes of a registry's error answer, such as ``MANIFEST_UNKNOWN`` (distribution-spec, Error Codes)."""
+    return [str(error.get("code", "")) for error in _errors(data)]
+
+
+def error_codes(error: OverlayError) -> frozenset[str]:
+    """The codes with which a registry refused a request; none of any other error."""
+    codes = error.facts.get("codes")
+    return frozenset(map(str, codes)) if isinstance(codes, list) else frozenset()
+
+
+def _errors(data: bytes) -> list[dict[str, Any]]:
+    """The errors of an answer; nothing of an answer that is not one."""
     try:
         errors = json.loads(data)["errors"]
-        texts = [f"{error.get('code', '')} {error.get('message', '')}".strip() for error in errors]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ""
+        return [error for error in errors if isinstance(error, dict)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def registry_message(data: bytes) -> str:
+    """The codes and messages of a registry's error answer; nothing of an answer that is not one."""
+    texts = [f"{error.get('code', '')} {error.get('message', '')}".strip() for error in _errors(data)]
     plain = "".join(c if c.isprintable() else " " for c in "; ".join(texts))
     return f"({plain[:300]})" if plain else ""
 
