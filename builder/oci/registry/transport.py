@@ -606,7 +606,7 @@ def shown(target: str) -> str:
 
 
 def registry_codes(data: bytes) -> list[str]:
-    """The codes of a registry's error answer, such as ``MANIFEST_UNKNOWN`` (distribution-spec, Error Codes)."""
+    """The codes of a registry's error answer, such as ``MANIFEST_UNKNOWN`` (distribution-spec)."""
     return [str(error.get("code", "")) for error in _errors(data)]
 
 
