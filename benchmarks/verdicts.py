@@ -2,8 +2,8 @@
 
     python -m benchmarks.verdicts
 
-Each case is a small repository of its own (``tests/unit/lies.py``). The plain methods say "needed" or
-"not needed"; where one only fails, a person takes that for "needed". Ours must give the exact verdict. Writes
+Each case is a small repository of its own (``tests/projects/adversarial_cases.py``). The plain methods say
+"needed" or "not needed"; where one only fails, a person takes that for "needed". Ours must give the exact verdict. Writes
 ``docs/verdicts.md``; fails when ours is wrong once.
 """
 
@@ -19,8 +19,8 @@ from benchmarks import taken
 from builder.patch.patch import Patch
 from builder.source.git import git_environment
 from tests.conftest import ROOT
-from tests.unit.lab import Lab
-from tests.unit.lies import CASES, Case
+from tests.projects.adversarial_cases import CASES, Case
+from tests.projects.history import HistoryProject
 
 TAKEN = 4
 """How many changes of each pair of adjacent releases are judged."""
@@ -44,7 +44,7 @@ def measure(case: Case) -> tuple[Case, dict[str, str]]:
     said: dict[str, str] = {}
     for name, method in METHODS.items():
         with tempfile.TemporaryDirectory(prefix="overlay-verdicts-") as directory:
-            lab = Lab(Path(directory))
+            lab = HistoryProject(Path(directory))
             pin, patch, target = case.make(lab)
             said[name] = method(lab, pin, patch, target)
     return case, said
@@ -64,8 +64,8 @@ def render(rows: list[tuple[Case, dict[str, str]]]) -> str:
         "# Wrong verdicts",
         "",
         "What the usual ways of asking whether a patch is still needed say, and what is true. Wrong answers",
-        "are bold. Each row is a small repository made by `tests/unit/lies.py`; this page is made by",
-        "`python -m benchmarks.verdicts`, which fails when ours is wrong.",
+        "are bold. Each row is a small repository made by `tests/projects/adversarial_cases.py`; this page",
+        "is made by `python -m benchmarks.verdicts`, which fails when ours is wrong.",
         "",
         "| what happened upstream | true | " + " | ".join(f"`{name}`" for name in names) + " |",
         "|---" * (len(names) + 2) + "|",
@@ -87,21 +87,21 @@ def render(rows: list[tuple[Case, dict[str, str]]]) -> str:
 # --- the methods --------------------------------------------------------------------------------------------
 
 
-def _run(lab: Lab, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _run(lab: HistoryProject, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         ["git", *arguments], cwd=lab.repository, input=stdin, env=git_environment(_WHO),
         capture_output=True, check=False,
     )  # fmt: skip
 
 
-def reverse_check(lab: Lab, pin: str, patch: Patch, target: str) -> str:
+def reverse_check(lab: HistoryProject, pin: str, patch: Patch, target: str) -> str:
     """It is there when it can be taken back."""
     lab.git("checkout", "--quiet", "--force", target)
     done = _run(lab, "apply", "--reverse", "--check", "-", stdin=patch.diff)
     return "needed" if done.returncode else "not needed"
 
 
-def three_way(lab: Lab, pin: str, patch: Patch, target: str) -> str:
+def three_way(lab: HistoryProject, pin: str, patch: Patch, target: str) -> str:
     """It is there when applying it changes nothing."""
     lab.git("checkout", "--quiet", "--force", target)
     done = _run(lab, "apply", "--3way", "--index", "-", stdin=patch.diff)
@@ -109,14 +109,14 @@ def three_way(lab: Lab, pin: str, patch: Patch, target: str) -> str:
     return "needed" if done.returncode or changed else "not needed"
 
 
-def cherry(lab: Lab, pin: str, patch: Patch, target: str) -> str:
+def cherry(lab: HistoryProject, pin: str, patch: Patch, target: str) -> str:
     """It is there when upstream has a commit of the same patch-id."""
     made = lab.after(pin, patch)
     done = _run(lab, "cherry", target, made, pin)
     return "not needed" if done.stdout.startswith(b"-") else "needed"
 
 
-def am_three_way(lab: Lab, pin: str, patch: Patch, target: str) -> str:
+def am_three_way(lab: HistoryProject, pin: str, patch: Patch, target: str) -> str:
     """It is there when git says so, and makes no commit."""
     lab.git("checkout", "--quiet", "--force", target)
     done = _run(lab, "am", "--3way", "-", stdin=patch.data)
@@ -124,11 +124,11 @@ def am_three_way(lab: Lab, pin: str, patch: Patch, target: str) -> str:
     return "needed" if done.returncode or moved else "not needed"
 
 
-def ours(lab: Lab, pin: str, patch: Patch, target: str) -> str:
+def ours(lab: HistoryProject, pin: str, patch: Patch, target: str) -> str:
     return lab.judge(pin, [patch], target).of(patch.name, target).verdict.word
 
 
-METHODS: dict[str, Callable[[Lab, str, Patch, str], str]] = {
+METHODS: dict[str, Callable[[HistoryProject, str, Patch, str], str]] = {
     "git apply -R --check": reverse_check,
     "git apply --3way": three_way,
     "git cherry": cherry,

@@ -27,7 +27,7 @@ from builder.patch.patch import parse_patch
 from builder.project.spec import read_spec
 from builder.record.manifest import read_manifest
 from tests.conftest import ROOT
-from tests.unit.smallworld import digest_of, patch
+from tests.projects.image import digest_of, patch
 
 _LIMITS = Limits(entries=10_000, unpacked=16 << 20, held=4 << 20)
 

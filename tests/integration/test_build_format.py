@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import Overlay
 from tests.integration.conftest import Engine, Registry, needed_program, run_program
-from tests.unit.lab import P0_AFTER
-from tests.unit.smallworld import NAME, TREE, Layout, World
+from tests.projects.history import P0_AFTER
+from tests.projects.image import NAME, TREE, ImageProject, Layout
 
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
@@ -25,8 +25,8 @@ NOTE = "--format oci converts it"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World.create(tmp_path)
+def world(tmp_path: Path) -> ImageProject:
+    return ImageProject.create(tmp_path)
 
 
 def read(layout: Path, digest: str) -> Any:
@@ -58,7 +58,7 @@ def applied(overlay_run: Any) -> Any:
     return overlay_run["images"][0]["manifest"]
 
 
-def test_a_layout_in_dockers_types_is_noted_and_oci_converts_it(world: World) -> None:
+def test_a_layout_in_dockers_types_is_noted_and_oci_converts_it(world: ImageProject) -> None:
     base = in_dockers_types(world.base()).reference
     plain = world.overlay(*world.build(base, "--complete", "--json", to="plain")).check()
     converted = world.overlay(*world.build(base, "--complete", "--format", "oci", "--json", to="oci")).check()
@@ -77,12 +77,12 @@ def test_a_layout_in_dockers_types_is_noted_and_oci_converts_it(world: World) ->
     world.overlay("verify", f"oci:{world.directory / 'oci'}:new", "--base", base).check()
 
 
-def test_a_base_in_ocis_types_is_not_converted(world: World) -> None:
+def test_a_base_in_ocis_types_is_not_converted(world: ImageProject) -> None:
     made = world.overlay(*world.build(world.base().reference, "--format", "oci", "--json")).check()
     assert "media_type" not in applied(made.json)["base"]
 
 
-def test_two_platforms_get_an_index_of_ocis(world: World) -> None:
+def test_two_platforms_get_an_index_of_ocis(world: ImageProject) -> None:
     layout = world.base()
     one = in_dockers_types(layout).entry()
     config = read(layout.path, read(layout.path, one)["config"]["digest"]) | {"architecture": "arm64"}
@@ -105,7 +105,7 @@ def test_two_platforms_get_an_index_of_ocis(world: World) -> None:
     assert {child["mediaType"] for child in found["manifests"]} == {OCI_MANIFEST}
 
 
-def test_another_format_is_another_build(world: World) -> None:
+def test_another_format_is_another_build(world: ImageProject) -> None:
     """It is neither taken for one that was kept, nor for what the lock records; --check builds it twice."""
     base = in_dockers_types(world.base()).reference
     plain = world.overlay(*world.build(base, "--json")).check()
@@ -124,13 +124,13 @@ def test_another_format_is_another_build(world: World) -> None:
     assert "--format" in drifted.err
 
 
-def test_a_docker_engine_chooses_its_own_types(world: World) -> None:
+def test_a_docker_engine_chooses_its_own_types(world: ImageProject) -> None:
     refused = world.overlay("build", NAME, "--engine", "docker", "--format", "oci", "--dry-run").check(2)
     assert "--engine oci" in refused.err
 
 
 def test_skopeo_podman_and_umoci_read_the_converted_layout(
-    world: World, skopeo: Callable[..., str], tmp_path: Path
+    world: ImageProject, skopeo: Callable[..., str], tmp_path: Path
 ) -> None:
     base = in_dockers_types(world.base()).reference
     made = world.overlay(*world.build(base, "--complete", "--format", "oci", "--json")).check()
@@ -155,7 +155,7 @@ def test_skopeo_podman_and_umoci_read_the_converted_layout(
 
 
 def test_registry_engine_and_a_whole_fleet_have_the_converted_image(
-    world: World, registry: Registry, docker_engine: Engine, skopeo: Callable[..., str]
+    world: ImageProject, registry: Registry, docker_engine: Engine, skopeo: Callable[..., str]
 ) -> None:
     """Pushed, loaded, built with ``--all``, and told by ``matrix`` from what is not converted."""
     world.base()

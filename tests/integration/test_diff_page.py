@@ -19,7 +19,7 @@ from builder.source.git import GitStore
 from builder.source.revision import Target
 from builder.source.upstream import Mount, Upstream
 from tests.integration.browser import Browser, browser
-from tests.unit.lab import mail
+from tests.projects.history import mail
 
 pytestmark = pytest.mark.integration
 

@@ -28,7 +28,7 @@ from builder.source.upstream import Mount, Upstream
 from tests.conftest import ROOT
 from tests.integration.conftest import needed_program
 from tests.integration.sources import release_tree
-from tests.unit.trees import PLAIN, Judge, plain_git
+from tests.projects.trees import PLAIN, Judge, plain_git
 
 SERIES = series_names(find_root(ROOT))
 

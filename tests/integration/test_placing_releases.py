@@ -16,7 +16,7 @@ from builder.patch.hunks import place_hunks, places_of, split_lines
 from builder.patch.patch import parse_patch
 from builder.source.files import SourceFile
 from tests.integration.sources import PATCHES, release_tree
-from tests.unit.trees import shared_judge
+from tests.projects.trees import shared_judge
 
 # Release, the next one, a file below python/sglang/srt/, the line that is changed, and what it lies in.
 SETTLED = [

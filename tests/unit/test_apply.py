@@ -18,7 +18,7 @@ from builder.patch.series import Series, check_depends
 from builder.source.files import SourceFile
 from builder.source.git import GitStore
 from tests.examples import examples
-from tests.unit.trees import Tree, histories, plain, shared_judge
+from tests.projects.trees import Tree, histories, plain, shared_judge
 
 DEMO = plain("def f():\n    a = 1\n\n    b = 2\n    return a + b\n")
 P0 = (

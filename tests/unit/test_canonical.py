@@ -14,7 +14,7 @@ from builder.patch.canonical import Draft, Files, diff_all, write_patches
 from builder.patch.message import Head, commit_message, raw_date, read_commit, read_head, write_head
 from builder.source.files import SourceFile
 from tests.examples import examples
-from tests.unit.trees import histories, plain, shared_judge
+from tests.projects.trees import histories, plain, shared_judge
 
 DATE = b"Sun, 29 Nov 2026 00:00:00 +0000"
 FORMAT_PATCH = (

@@ -24,7 +24,7 @@ from builder.patch.diff import parse_diff
 from builder.patch.patch import parse_patch
 from builder.patch.repair import mend_text, put_back_blanks
 from tests.examples import examples
-from tests.unit.trees import PLAIN
+from tests.projects.trees import PLAIN
 
 HEAD = b"From: A <a@example.org>\nSubject: x\n\nWhy.\n\nUpstream-Status: Pending\n---\n\n"
 BODY = b"@@ -2,5 +2,5 @@ def f():\n     a = 1\n \n-    b = 2\n+    b = 3\n     return a + b\n \n"

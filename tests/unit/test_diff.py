@@ -11,7 +11,7 @@ from builder.patch.diff import FileDiff, parse_diff, unquote_path
 from builder.patch.hunks import split_lines
 from builder.source.files import SourceFile
 from tests.examples import examples
-from tests.unit.trees import Tree, edited_trees, shared_judge, source_trees
+from tests.projects.trees import Tree, edited_trees, shared_judge, source_trees
 
 HEAD = b"diff --git a/demo.py b/demo.py\n--- a/demo.py\n+++ b/demo.py\n"
 BODY = b"     a = 1\n \n-    b = 2\n+    b = 3\n     return a + b\n"

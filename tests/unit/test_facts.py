@@ -16,7 +16,7 @@ from builder.oci.layout import Layout as ReadLayout
 from builder.oci.reference import LayoutReference
 from builder.oci.settings import settings_of
 from builder.project.spec import BaseSpec
-from tests.unit.smallworld import SYSTEM, TREE, Layout, layer
+from tests.projects.image import SYSTEM, TREE, Layout, layer
 
 ONE, TWO = "python/sglang/one.py", "python/sglang/two.py"
 AUTO = {"python/sglang": "auto"}

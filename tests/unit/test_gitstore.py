@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from builder.errors import InvalidInput, Unavailable
 from builder.source.git import GitError, GitStore, TreeEntry, blob_id, git_environment, is_object_id, run_git
 from tests.examples import examples
-from tests.unit.trees import shared_judge
+from tests.projects.trees import shared_judge
 
 
 @pytest.fixture

@@ -19,18 +19,18 @@ from builder.oci.model import OCI_LAYER, Descriptor
 from builder.patch.encoded_words import decode_words
 from builder.patch.message import read_head
 from builder.patch.patch import parse_patch
-from tests.unit.smallworld import NAME, SYSTEM, TREE, World, layer, patch
+from tests.projects.image import NAME, SYSTEM, TREE, ImageProject, layer, patch
 
 LENGTH = 1 << 17
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World.create(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
+    return ImageProject.create(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
-def base(world: World) -> str:
+def base(world: ImageProject) -> str:
     return world.base().reference
 
 
@@ -57,7 +57,7 @@ def created(path: bytes) -> bytes:
     "words", [("build",), ("show", NAME), ("patch", "edit", "one"), ("patch", "lint", "one")]
 )
 def test_a_patch_that_names_what_no_file_system_takes_is_refused(
-    world: World, base: str, path: bytes, words: tuple[str, ...]
+    world: ImageProject, base: str, path: bytes, words: tuple[str, ...]
 ) -> None:
     (world.root / "patches/one/p0.patch").write_bytes(patch() + created(b"python/sglang/" + path))
     done = world.overlay(*(world.build(base) if words == ("build",) else words)).check(1)
@@ -66,7 +66,7 @@ def test_a_patch_that_names_what_no_file_system_takes_is_refused(
 
 @pytest.mark.parametrize("drop", ["", "patches: {series: one, drop: [docs/*]}\n"])
 def test_a_name_that_is_not_utf_8_is_refused_by_what_must_write_it(
-    world: World, base: str, drop: str
+    world: ImageProject, base: str, drop: str
 ) -> None:
     path = b"docs/caf\xe9.md" if drop else b"python/sglang/caf\xe9.py"
     (world.root / "patches/one/p0.patch").write_bytes(patch() + created(path))
@@ -88,7 +88,7 @@ def directories(depth: int) -> Callable[[tarfile.TarFile], None]:
     return write
 
 
-def test_a_base_with_names_that_no_file_system_takes_is_refused(world: World) -> None:
+def test_a_base_with_names_that_no_file_system_takes_is_refused(world: ImageProject) -> None:
     for number, path in enumerate([f"{TREE}/" + "a" * 256, f"{TREE}/" + "a/" * 3000 + "x"]):
         (world.root / "patches/one/p0.patch").write_bytes(patch())
         layout = world.base(f"long-{number}")
@@ -100,7 +100,7 @@ def test_a_base_with_names_that_no_file_system_takes_is_refused(world: World) ->
         )
 
 
-def test_a_base_of_many_nested_directories_is_read(world: World) -> None:
+def test_a_base_of_many_nested_directories_is_read(world: ImageProject) -> None:
     """More than Python lets a function call itself."""
     (world.root / "patches/one/p0.patch").write_bytes(patch())
     layout = world.base("deep")

@@ -11,7 +11,7 @@ import pytest
 from builder.patch.patch import parse_patch
 from builder.project.spec_edit import SpecText, bumped
 from builder.project.transaction import DECIDED, finish, write_all
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, overlay, write_root
 
 OTHER = "python/sglang/other.py"
 OTHER_PROBE = f"""
@@ -23,8 +23,8 @@ def probe(tree):
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
 def files_of(root: Path) -> dict[str, bytes]:
@@ -32,7 +32,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def needless(lab: Lab, tmp_path: Path) -> Path:
+def needless(lab: HistoryProject, tmp_path: Path) -> Path:
     """An overlay whose pin has one of its two patches in other words."""
     old = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v0.9.0")
     lab.probe("p0")
@@ -43,7 +43,7 @@ def needless(lab: Lab, tmp_path: Path) -> Path:
     return write_root(lab, tmp_path / "root", pin, [p0, p1], lists="only: [p0, p1]  # both\n")
 
 
-def test_retire_keeps_evidence_comments_and_order(lab: Lab, needless: Path) -> None:
+def test_retire_keeps_evidence_comments_and_order(lab: HistoryProject, needless: Path) -> None:
     done = overlay(lab, needless, "diff", "demo", "--retire")
     assert done.returncode == 0, done.stderr
     retired = parse_patch("p0", (needless / "patches/retired/v1.0.0/p0.patch").read_bytes())
@@ -63,7 +63,7 @@ def test_retire_keeps_evidence_comments_and_order(lab: Lab, needless: Path) -> N
     assert [j["patch"] for j in shown["reports"][0]["judgements"]] == ["p1"]
 
 
-def test_retire_twice_is_as_once(lab: Lab, needless: Path) -> None:
+def test_retire_twice_is_as_once(lab: HistoryProject, needless: Path) -> None:
     overlay(lab, needless, "diff", "demo", "--retire")
     once = files_of(needless)
     done = overlay(lab, needless, "diff", "demo", "--retire")
@@ -71,7 +71,7 @@ def test_retire_twice_is_as_once(lab: Lab, needless: Path) -> None:
     assert files_of(needless) == once
 
 
-def test_dry_run_shows_the_diff_and_writes_nothing(lab: Lab, needless: Path) -> None:
+def test_dry_run_shows_the_diff_and_writes_nothing(lab: HistoryProject, needless: Path) -> None:
     before = files_of(needless)
     done = overlay(lab, needless, "diff", "demo", "--retire", "--dry-run")
     assert files_of(needless) == before
@@ -83,7 +83,7 @@ def test_dry_run_shows_the_diff_and_writes_nothing(lab: Lab, needless: Path) -> 
     assert files_of(copy) == files_of(needless)
 
 
-def test_patch_that_the_pin_needs_stays(lab: Lab, tmp_path: Path) -> None:
+def test_patch_that_the_pin_needs_stays(lab: HistoryProject, tmp_path: Path) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER})
@@ -96,7 +96,7 @@ def test_patch_that_the_pin_needs_stays(lab: Lab, tmp_path: Path) -> None:
     assert files_of(root) == before
 
 
-def test_retire_for_another_tree_is_refused(lab: Lab, needless: Path) -> None:
+def test_retire_for_another_tree_is_refused(lab: HistoryProject, needless: Path) -> None:
     before = files_of(needless)
     for tree in (("--upstream", f"{lab.repository}@v1.0.0"), ("--upstream", "all"), ("--image", "a:b")):
         done = overlay(lab, needless, "diff", "demo", *tree, "--retire")
@@ -107,7 +107,7 @@ def test_retire_for_another_tree_is_refused(lab: Lab, needless: Path) -> None:
 
 
 def test_a_patch_that_stays_and_needs_one_that_does_nothing_there_stops_the_retirement(
-    lab: Lab, tmp_path: Path
+    lab: HistoryProject, tmp_path: Path
 ) -> None:
     """Obsolete is not taken by upstream: what depends on it would lose it."""
     old = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v0.9.0")
@@ -125,7 +125,7 @@ def test_a_patch_that_stays_and_needs_one_that_does_nothing_there_stops_the_reti
 
 
 def test_a_patch_that_stays_and_applies_only_on_one_that_goes_stops_the_retirement(
-    lab: Lab, tmp_path: Path
+    lab: HistoryProject, tmp_path: Path
 ) -> None:
     old = lab.commit({DEMO: P0_BEFORE}, tag="v0.9.0")
     lab.probe("p0")
@@ -195,7 +195,7 @@ def test_killed_at_any_moment_all_or_nothing(
 # --- what the lock remembers --------------------------------------------------------------------------------
 
 
-def test_d7_a_daily_job_speaks_once_a_change(lab: Lab, tmp_path: Path) -> None:
+def test_d7_a_daily_job_speaks_once_a_change(lab: HistoryProject, tmp_path: Path) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER})
@@ -221,7 +221,7 @@ def test_d7_a_daily_job_speaks_once_a_change(lab: Lab, tmp_path: Path) -> None:
     assert lock["verdicts"] == {f"{lab.repository}@main-line": {"p0": "carry"}}
 
 
-def test_any_command_finishes_what_a_killed_one_had_decided(lab: Lab, needless: Path) -> None:
+def test_any_command_finishes_what_a_killed_one_had_decided(lab: HistoryProject, needless: Path) -> None:
     decided = needless / DECIDED
     decided.mkdir()
     (decided / "0").write_bytes(b"# none\n")
@@ -231,7 +231,7 @@ def test_any_command_finishes_what_a_killed_one_had_decided(lab: Lab, needless: 
     assert not decided.exists()
 
 
-def test_looking_without_exit_code_writes_nothing(lab: Lab, needless: Path) -> None:
+def test_looking_without_exit_code_writes_nothing(lab: HistoryProject, needless: Path) -> None:
     before = files_of(needless)
     assert overlay(lab, needless, "diff", "demo").returncode == 0
     assert files_of(needless) == before

@@ -13,7 +13,7 @@ from builder.retire.text import merge_series
 from builder.source.files import SourceFile
 from builder.source.merge_tree import Merged, Scratch, ThreeWay, open_scratch
 from tests.examples import examples
-from tests.unit.lab import Lab
+from tests.projects.history import HistoryProject
 
 PATH = "python/sglang/file.py"
 MOVED = "python/sglang/other/place.py"
@@ -42,8 +42,8 @@ def written(blocks: int, changed: set[int], added: set[int] = frozenset()) -> by
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("lab"))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> HistoryProject:
+    return HistoryProject(tmp_path_factory.mktemp("lab"))
 
 
 @settings(
@@ -51,7 +51,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 )
 @given(histories())
 def test_hunks_that_upstream_took_are_present_and_the_others_carry(
-    lab: Lab, history: tuple[int, set[int], set[int], set[int], bool]
+    lab: HistoryProject, history: tuple[int, set[int], set[int], set[int], bool]
 ) -> None:
     blocks, patched, taken, added, moved = history
     pin = lab.load({PATH: written(blocks, set())})

@@ -10,7 +10,7 @@ from builder.patch.patch import Patch, parse_patch
 from builder.patch.series import Series
 from builder.record.manifest import patch_record
 from builder.source.files import SourceFile
-from tests.unit.trees import plain
+from tests.projects.trees import plain
 
 BEFORE = plain("def f():\n    a = 1\n\n    b = 2\n    return a + b\n")
 AFTER = plain(BEFORE.data.replace(b"b = 2", b"b = 3"))

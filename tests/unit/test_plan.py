@@ -20,7 +20,7 @@ from builder.patch.series import Series
 from builder.project.spec import Spec
 from builder.source.files import SourceFile
 from tests.conftest import ROOT
-from tests.unit.smallworld import SYSTEM, TREE, Layout, layer
+from tests.projects.image import SYSTEM, TREE, Layout, layer
 
 ONE, TWO, SHELL = "python/sglang/one.py", "python/sglang/two.py", "python/sglang/run.sh"
 SOURCES = {

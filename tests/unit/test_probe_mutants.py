@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.unit.test_lint import DEMO, GOOD
-from tests.unit.workshop import Workshop, workshop
+from tests.integration.test_lint import DEMO, GOOD
+from tests.projects.series import SeriesProject, workshop
 
 __all__ = ["workshop"]
 
@@ -25,7 +25,7 @@ VARIANTS = (
 )
 
 
-def prepared(shop: Workshop, condition: str, mutants: str = MUTANTS) -> Path:
+def prepared(shop: SeriesProject, condition: str, mutants: str = MUTANTS) -> Path:
     shop.add("one", (DEMO, *GOOD))
     probes = shop.root / "patches" / "probes"
     (probes / "one.py").write_text(PROBE % condition)
@@ -34,7 +34,7 @@ def prepared(shop: Workshop, condition: str, mutants: str = MUTANTS) -> Path:
     return probes
 
 
-def test_a_probe_that_asks_the_promise_has_no_findings(workshop: Workshop) -> None:
+def test_a_probe_that_asks_the_promise_has_no_findings(workshop: SeriesProject) -> None:
     prepared(workshop, "found == 4")
     ran = workshop("patch", "lint", "--probes", "--json")
     facts = json.loads(ran.out)
@@ -46,7 +46,7 @@ def test_a_probe_that_asks_the_promise_has_no_findings(workshop: Workshop) -> No
     assert "0 of 2 mutants fixed" in workshop("patch", "lint", "--probes").out
 
 
-def test_a_mutant_that_is_called_fixed_is_a_finding(workshop: Workshop) -> None:
+def test_a_mutant_that_is_called_fixed_is_a_finding(workshop: SeriesProject) -> None:
     prepared(workshop, "found != 3")
     ran = workshop("patch", "lint", "--probes", "--json")
     (finding,) = json.loads(ran.out)["findings"]
@@ -54,20 +54,20 @@ def test_a_mutant_that_is_called_fixed_is_a_finding(workshop: Workshop) -> None:
     assert "'minus' is called fixed, though it breaks: f adds (f() is -2)" in finding["what"]
 
 
-def test_without_the_option_no_probe_is_tried(workshop: Workshop) -> None:
+def test_without_the_option_no_probe_is_tried(workshop: SeriesProject) -> None:
     prepared(workshop, "found != 3")
     assert workshop("patch", "lint").code == 0
     assert workshop("patch", "lint", "--probes", "--offline").code == 2
 
 
-def test_a_variant_that_is_called_a_defect_is_a_finding(workshop: Workshop) -> None:
+def test_a_variant_that_is_called_a_defect_is_a_finding(workshop: SeriesProject) -> None:
     prepared(workshop, "b'a + b' in tree.read('python/sglang/demo.py') and found == 4")
     findings = json.loads(workshop("patch", "lint", "--probes", "--json").out)["findings"]
     assert {finding["rule"] for finding in findings} == {"variants"}
     assert "'summed' is called defect" in findings[0]["what"]
 
 
-def test_an_edit_that_no_longer_fits_and_a_needless_excuse_are_findings(workshop: Workshop) -> None:
+def test_an_edit_that_no_longer_fits_and_a_needless_excuse_are_findings(workshop: SeriesProject) -> None:
     more = MUTANTS.replace("a + b", "a * b") + "hunks:\n  - {hunk: b = 3, costs: speed, why: not so}\n"
     prepared(workshop, "found == 4", more)
     findings = json.loads(workshop("patch", "lint", "--probes", "--json").out)["findings"]
@@ -76,7 +76,7 @@ def test_an_edit_that_no_longer_fits_and_a_needless_excuse_are_findings(workshop
     assert "is excused, and yet called defect" in whats
 
 
-def test_lists_are_read_without_the_option(workshop: Workshop) -> None:
+def test_lists_are_read_without_the_option(workshop: SeriesProject) -> None:
     probes = prepared(workshop, "found == 4", "mutant: []\n")
     (probes / "two.mutants.yaml").write_text(MUTANTS)
     (probes / "one.other.yaml").write_text("")

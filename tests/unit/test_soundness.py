@@ -11,8 +11,8 @@ import pytest
 from builder.probe.trees import MappingTree
 from builder.soundness.check import Checker, Soundness
 from builder.source.files import SourceFile
-from tests.unit.lab import Lab, overlay, write_root
-from tests.unit.workshop import Ran, Workshop, rules, workshop
+from tests.projects.history import HistoryProject, overlay, write_root
+from tests.projects.series import Ran, SeriesProject, rules, workshop
 
 __all__ = ["workshop"]
 
@@ -423,11 +423,11 @@ CALLS = PIN[USE].replace(b"return 0", b"return get_conf()")
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
-def unsound(lab: Lab, root: Path, *trailers: str) -> tuple[str, Path]:
+def unsound(lab: HistoryProject, root: Path, *trailers: str) -> tuple[str, Path]:
     """A patch that calls ``get_conf``, and a release that dropped the import of it."""
     pin = lab.commit(dict(PIN), tag="v1.0.0")
     patch = lab.patch("p0", pin, {USE: CALLS}, "Overlay-Probe: none [test]", *trailers)
@@ -436,7 +436,7 @@ def unsound(lab: Lab, root: Path, *trailers: str) -> tuple[str, Path]:
     return pin, write_root(lab, root, pin, [patch])
 
 
-def test_diff_says_rework_with_name_and_line(lab: Lab, tmp_path: Path) -> None:
+def test_diff_says_rework_with_name_and_line(lab: HistoryProject, tmp_path: Path) -> None:
     _, root = unsound(lab, tmp_path / "root")
     url = ("--upstream-url", str(lab.repository))
     done = overlay(lab, root, "diff", "demo", "--upstream", "v1.1.0", *url, "--json")
@@ -448,7 +448,7 @@ def test_diff_says_rework_with_name_and_line(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_diff_and_rebase_see_a_keyword_that_upstream_added_elsewhere_in_the_call(
-    lab: Lab, tmp_path: Path
+    lab: HistoryProject, tmp_path: Path
 ) -> None:
     pin = lab.commit(dict(PIN), tag="v1.0.0")
     patch = lab.patch("p0", pin, {USE: KEYWORD}, "Overlay-Probe: none [test]")
@@ -470,7 +470,7 @@ def test_diff_and_rebase_see_a_keyword_that_upstream_added_elsewhere_in_the_call
     assert Path(error["worktree"], USE).is_file()  # it is left open
 
 
-def test_diff_says_what_it_could_not_look_at(lab: Lab, tmp_path: Path) -> None:
+def test_diff_says_what_it_could_not_look_at(lab: HistoryProject, tmp_path: Path) -> None:
     """Also when it is asked again, and what it knows is remembered."""
     bad = "python/sglang/bad.py"
     pin = lab.commit(PIN | {bad: b"def f(:\n    return 0\n"}, tag="v1.0.0")
@@ -485,7 +485,7 @@ def test_diff_says_what_it_could_not_look_at(lab: Lab, tmp_path: Path) -> None:
     assert note.endswith("as before the change")
 
 
-def test_diff_says_partial_where_a_hunk_is_there_already(lab: Lab, tmp_path: Path) -> None:
+def test_diff_says_partial_where_a_hunk_is_there_already(lab: HistoryProject, tmp_path: Path) -> None:
     two = PIN | {USE: PIN[USE] + b"\n\n# filler\n" * 8 + b"\n\ndef h():\n    return 0\n"}
     pin = lab.commit(dict(two), tag="v1.0.0")
     patched = two[USE].replace(b"return 0\n\n\n# filler", b"return get_conf()\n\n\n# filler", 1)
@@ -498,7 +498,7 @@ def test_diff_says_partial_where_a_hunk_is_there_already(lab: Lab, tmp_path: Pat
     assert "get_conf is not defined" in found.verdict.why
 
 
-def test_a_name_that_another_module_has_no_more_is_seen(lab: Lab, tmp_path: Path) -> None:
+def test_a_name_that_another_module_has_no_more_is_seen(lab: HistoryProject, tmp_path: Path) -> None:
     pin = lab.commit(dict(PIN) | {USE: b"x = 1\n"}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {USE: b"from sglang.conf import get_conf\n\nx = get_conf()\n"})
     lab.commit({CONF: b"def get_settings():\n    return 1\n"}, tag="v1.1.0")
@@ -507,7 +507,9 @@ def test_a_name_that_another_module_has_no_more_is_seen(lab: Lab, tmp_path: Path
     assert "sglang.conf has no get_conf" in verdict.why
 
 
-def test_rebase_stops_until_it_is_mended_or_allowed_with_a_reason(lab: Lab, tmp_path: Path) -> None:
+def test_rebase_stops_until_it_is_mended_or_allowed_with_a_reason(
+    lab: HistoryProject, tmp_path: Path
+) -> None:
     _, root = unsound(lab, tmp_path / "root")
     rebase = ("rebase", "demo", "--upstream-url", str(lab.repository))
     done = overlay(lab, root, *rebase, "--onto", "v1.1.0", "--json")
@@ -523,7 +525,7 @@ def test_rebase_stops_until_it_is_mended_or_allowed_with_a_reason(lab: Lab, tmp_
     assert done.returncode == 0, first.stderr + done.stderr
 
 
-def test_allowed_with_a_reason_is_carried(lab: Lab, tmp_path: Path) -> None:
+def test_allowed_with_a_reason_is_carried(lab: HistoryProject, tmp_path: Path) -> None:
     _, root = unsound(lab, tmp_path / "root", "Overlay-Allow: undefined-name get_conf [a test]")
     rebase = ("rebase", "demo", "--upstream-url", str(lab.repository))
     done = overlay(lab, root, *rebase, "--onto", "v1.1.0")
@@ -532,7 +534,7 @@ def test_allowed_with_a_reason_is_carried(lab: Lab, tmp_path: Path) -> None:
     assert "would not run" not in done.stdout
 
 
-def test_rebase_says_what_was_broken_before(lab: Lab, tmp_path: Path) -> None:
+def test_rebase_says_what_was_broken_before(lab: HistoryProject, tmp_path: Path) -> None:
     bad = "python/sglang/bad.py"
     pin = lab.commit(PIN | {bad: b"def f(:\n    return 0\n"}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {bad: b"def f(:\n    return 1\n"}, "Overlay-Probe: none [test]")
@@ -546,14 +548,14 @@ def test_rebase_says_what_was_broken_before(lab: Lab, tmp_path: Path) -> None:
     assert note.endswith("as before the change")
 
 
-def test_lint_says_what_it_did_not_look_at(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lint_says_what_it_did_not_look_at(workshop: SeriesProject, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"))
     monkeypatch.setattr("builder.soundness.check.LARGEST", 8)
     (note,) = json.loads(workshop("patch", "lint", "--json").out)["notes"]
     assert "bytes are too many to be looked at" in note
 
 
-def test_lint_finds_what_each_patch_breaks_and_what_needs_no_allowance(workshop: Workshop) -> None:
+def test_lint_finds_what_each_patch_breaks_and_what_needs_no_allowance(workshop: SeriesProject) -> None:
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"))
     workshop.add(
         "two", ("python/sglang/other.py", "import os\n", "import os\nfrom sglang.demo import nope\n")
@@ -574,14 +576,14 @@ def test_lint_finds_what_each_patch_breaks_and_what_needs_no_allowance(workshop:
     ],
 )
 def test_an_allowance_has_a_kind_a_name_and_a_reason(
-    workshop: Workshop, value: str, found: list[str]
+    workshop: SeriesProject, value: str, found: list[str]
 ) -> None:
     trailers = f"Upstream-Status: Pending\nOverlay-Allow: {value}"
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"), trailers=trailers)
     assert rules(json.loads(workshop("patch", "lint", "--json").out)["findings"]) == found
 
 
-def brought(workshop: Workshop, line: str) -> Ran:
+def brought(workshop: SeriesProject, line: str) -> Ran:
     """``patch import`` of a diff that changes a line of ``demo.py``, and what it ended in."""
     diff = workshop.directory / "fix.diff"
     diff.write_text(
@@ -591,7 +593,7 @@ def brought(workshop: Workshop, line: str) -> Ran:
     return workshop("patch", "import", "demo", diff)
 
 
-def test_import_refuses_what_would_not_run_and_writes_nothing(workshop: Workshop) -> None:
+def test_import_refuses_what_would_not_run_and_writes_nothing(workshop: SeriesProject) -> None:
     before = workshop.bytes()
     ran = brought(workshop, "b = get_b()")
     assert ran.code == 3
@@ -603,7 +605,7 @@ def test_import_refuses_what_would_not_run_and_writes_nothing(workshop: Workshop
     assert brought(workshop, "b = f(x=1, y=2)").code == 0
 
 
-def test_import_names_what_another_patch_breaks_and_goes_on(workshop: Workshop) -> None:
+def test_import_names_what_another_patch_breaks_and_goes_on(workshop: SeriesProject) -> None:
     workshop.add("one", ("python/sglang/other.py", "X = 1", "X = get_x()"))
     ran = brought(workshop, "b = 3")
     assert ran.code == 0
@@ -611,7 +613,9 @@ def test_import_names_what_another_patch_breaks_and_goes_on(workshop: Workshop) 
     assert workshop.names() == ["one", "fix"]
 
 
-def test_what_a_later_patch_of_an_import_puts_right_is_no_finding(workshop: Workshop, tmp_path: Path) -> None:
+def test_what_a_later_patch_of_an_import_puts_right_is_no_finding(
+    workshop: SeriesProject, tmp_path: Path
+) -> None:
     quilt = tmp_path / "quilt"
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = get_b()"))
     workshop.add("two", ("python/sglang/demo.py", "def f", "def get_b(): return 1\n\n\ndef f"))
@@ -621,7 +625,7 @@ def test_what_a_later_patch_of_an_import_puts_right_is_no_finding(workshop: Work
     assert workshop("patch", "import", "demo", quilt).code == 0
 
 
-def test_refresh_refuses_what_its_patch_breaks(workshop: Workshop) -> None:
+def test_refresh_refuses_what_its_patch_breaks(workshop: SeriesProject) -> None:
     path = workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"))
     good = path.read_bytes()
     path.write_bytes(good.replace(b"+    b = 3", b"+    b = get_b()"))
@@ -640,7 +644,7 @@ def test_refresh_refuses_what_its_patch_breaks(workshop: Workshop) -> None:
     assert "warning: one: may break get_b: Overlay-Allow: undefined-name" in ran.out
 
 
-def test_refresh_from_the_work_tree_refuses_what_its_patch_breaks(workshop: Workshop) -> None:
+def test_refresh_from_the_work_tree_refuses_what_its_patch_breaks(workshop: SeriesProject) -> None:
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"))
     tree = Path(workshop("patch", "edit", "demo").out.split()[1])
     demo = tree / "python/sglang/demo.py"

@@ -9,8 +9,8 @@ import pytest
 
 from builder.errors import PatchConflict
 from builder.source.git import blob_id
-from tests.unit.trees import plain
-from tests.unit.workshop import Ran, Workshop
+from tests.projects.series import Ran, SeriesProject
+from tests.projects.trees import plain
 
 TWINS = "python/sglang/twins.py"
 _BODY = (
@@ -35,17 +35,17 @@ def patch(heading: str = " def g():", index: str = HEADER) -> bytes:
     return (MAIL + names + hunk).encode()
 
 
-def shop_of(directory: Path, text: str) -> Workshop:
+def shop_of(directory: Path, text: str) -> SeriesProject:
     (directory / "home").mkdir()
-    return Workshop(directory, {TWINS: plain(text)})
+    return SeriesProject(directory, {TWINS: plain(text)})
 
 
-def bring(shop: Workshop, data: bytes) -> Ran:
+def bring(shop: SeriesProject, data: bytes) -> Ran:
     (shop.directory / "in.patch").write_bytes(data)
     return shop("patch", "import", "demo", shop.directory / "in.patch")
 
 
-def every_command(shop: Workshop, data: bytes) -> list[int]:
+def every_command(shop: SeriesProject, data: bytes) -> list[int]:
     """The exit codes of all that read a series: none may write a patch that it cannot place."""
     codes = [bring(shop, data).code]
     if codes != [0]:
@@ -107,7 +107,7 @@ def test_a_patch_for_what_an_earlier_one_leaves_is_known_by_that_blob(tmp_path: 
 # --- from a repository, which has the history ---------------------------------------------------------------
 
 
-def fork(shop: Workshop, before: str, after: str) -> str:
+def fork(shop: SeriesProject, before: str, after: str) -> str:
     """A branch from before the release, in the upstream's repository, with one commit; as a range."""
     shop.git("checkout", "--quiet", "--orphan", "fork")
     for text in (before, after):

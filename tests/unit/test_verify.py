@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Run
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE
-from tests.unit.smallworld import CONFIG, MANIFEST, SYSTEM, TREE, Layout, World, digest_of, layer, patch
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE
+from tests.projects.image import CONFIG, MANIFEST, SYSTEM, TREE, ImageProject, Layout, digest_of, layer, patch
 
 PACKAGE = f"{TREE}/sglang"
 OTHERS = {f"{PACKAGE}/srt/server_args.py": b"x = 1\n", f"{PACKAGE}/srt/data.json": b"{}\n"}
@@ -33,7 +33,7 @@ BASE_CONFIG = {
 class Built:
     """An image in a layout, with the base that it names."""
 
-    world: World
+    world: ImageProject
     base: str
     out: Layout
 
@@ -80,11 +80,11 @@ class Built:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World.create(tmp_path)
+def world(tmp_path: Path) -> ImageProject:
+    return ImageProject.create(tmp_path)
 
 
-def build(world: World, more: Mapping[str, bytes] = OTHERS, **config: Any) -> Built:
+def build(world: ImageProject, more: Mapping[str, bytes] = OTHERS, **config: Any) -> Built:
     layout = Layout.create(world.directory / "base")
     files = [layer({**SYSTEM, **more}), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
     layout.put_image(files, config={"config": BASE_CONFIG | config})
@@ -93,7 +93,7 @@ def build(world: World, more: Mapping[str, bytes] = OTHERS, **config: Any) -> Bu
 
 
 @pytest.fixture
-def built(world: World) -> Built:
+def built(world: ImageProject) -> Built:
     return build(world)
 
 
@@ -161,7 +161,7 @@ def test_labels_and_annotations_beside_the_record(built: Built) -> None:
     built.verify(*(word for key in keys for word in ("--allow-config", key))).check()
 
 
-def test_what_spec_and_template_declare_is_listed_and_no_deviation(world: World) -> None:
+def test_what_spec_and_template_declare_is_listed_and_no_deviation(world: ImageProject) -> None:
     world.write_spec(more="environment: {SGLANG_X: '0'}\n")
     template = world.root / "Dockerfile.in"
     template.write_text(template.read_text() + 'LABEL own="x"\nENV OWN=1\n')
@@ -180,7 +180,7 @@ def older(built: Built) -> None:
     )
 
 
-def test_an_image_of_an_older_tool_gets_a_note(world: World) -> None:
+def test_an_image_of_an_older_tool_gets_a_note(world: ImageProject) -> None:
     world.write_spec(more="environment: {SGLANG_X: '0'}\n")
     built = build(world)
     older(built)
@@ -191,7 +191,7 @@ def test_an_image_of_an_older_tool_gets_a_note(world: World) -> None:
     assert built.notes() == []
 
 
-def test_two_images_are_compared_in_what_they_are_started_with(world: World) -> None:
+def test_two_images_are_compared_in_what_they_are_started_with(world: ImageProject) -> None:
     built = build(world)
     other = Built(world, built.base, Layout(world.directory / "other"))
     shutil.copytree(built.out.path, other.out.path)
@@ -206,7 +206,7 @@ def test_two_images_are_compared_in_what_they_are_started_with(world: World) -> 
     world.overlay(*compare, "--allow-config", "SGLANG_X", "--allow-config", "PYTHONPATH").check()
 
 
-def test_two_images_with_another_value_of_a_variable_that_is_allowed_in_each(world: World) -> None:
+def test_two_images_with_another_value_of_a_variable_that_is_allowed_in_each(world: ImageProject) -> None:
     built = build(world)
     other = Built(world, built.base, Layout(world.directory / "other"))
     shutil.copytree(built.out.path, other.out.path)
@@ -397,7 +397,7 @@ def tree(files: Mapping[str, bytes]) -> str:
     """git's id of a tree, asked of git."""
     import tempfile
 
-    from tests.unit.trees import plain_git
+    from tests.projects.trees import plain_git
 
     with tempfile.TemporaryDirectory() as directory:
         plain_git("init", "--quiet", cwd=Path(directory))

@@ -13,13 +13,13 @@ from builder.probe.cached import Memory
 from builder.probe.harness import Answer
 from builder.probe.trees import MappingTree
 from builder.source.git import GitStore
-from tests.unit.smallworld import World
+from tests.projects.image import ImageProject
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, str, str]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageProject, str, str]:
     """A world that was built once: it, its base, its digest. The filled cache is kept beside it."""
-    world = World.create_cold(tmp_path_factory.mktemp("world"))
+    world = ImageProject.create_cold(tmp_path_factory.mktemp("world"))
     base = world.base().reference
     digest = world.overlay(*world.build(base, "--json")).check().json["digest"]
     world.lock.unlink()
@@ -91,7 +91,7 @@ HEALED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("what", HEALED)
-def test_a_damaged_cache_is_made_again(what: str, built: tuple[World, str, str]) -> None:
+def test_a_damaged_cache_is_made_again(what: str, built: tuple[ImageProject, str, str]) -> None:
     world, base, digest = built
     shutil.rmtree(world.cache)
     shutil.copytree(world.directory / "sound", world.cache)
@@ -101,7 +101,7 @@ def test_a_damaged_cache_is_made_again(what: str, built: tuple[World, str, str])
     assert done.json["digest"] == digest
 
 
-def test_what_cannot_be_made_again_is_named(built: tuple[World, str, str]) -> None:
+def test_what_cannot_be_made_again_is_named(built: tuple[ImageProject, str, str]) -> None:
     world, base, _ = built
     shutil.rmtree(world.cache)
     shutil.copytree(world.directory / "sound", world.cache)
@@ -148,7 +148,7 @@ def test_a_sound_store_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     assert GitStore.create(store.path).blobs([blob]) == {blob: b"kept"}
 
 
-def test_a_partial_clone_with_blobs_left_out_is_sound(built: tuple[World, str, str]) -> None:
+def test_a_partial_clone_with_blobs_left_out_is_sound(built: tuple[ImageProject, str, str]) -> None:
     world, _, _ = built
     (path,) = (world.directory / "sound").glob("repository-*.git")
     assert not GitStore(path).is_damaged()

@@ -18,7 +18,7 @@ from builder.project.project import Root
 from builder.project.temporary import sweep_directories, sweep_files, temporary_directory
 from builder.project.transaction import finish
 from builder.project.whole_file import sweep_parts, write_whole
-from tests.unit.smallworld import NAME, World
+from tests.projects.image import NAME, ImageProject
 
 HELD = "x = open(sys.argv[1], 'xb'); import fcntl; fcntl.flock(x, fcntl.LOCK_EX)"
 
@@ -96,7 +96,7 @@ def test_an_undecided_transaction_goes(tmp_path: Path) -> None:
 
 
 def test_commands_sweep_what_stands_beside_specs_and_patches(tmp_path: Path) -> None:
-    world = World.create_cold(tmp_path)
+    world = ImageProject.create_cold(tmp_path)
     temporary = tmp_path / "temporary"
     (temporary / "overlay-render-abcdefgh.held").mkdir(parents=True)
     left = [

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT, Overlay, clean_environment, console_script
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE
-from tests.unit.trees import plain_git
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE
+from tests.projects.trees import plain_git
 
 NAME = "demo"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -56,7 +56,7 @@ Write = Callable[[tarfile.TarFile], None]
 
 
 @dataclass
-class World:
+class ImageProject:
     """An overlay's root, its upstream, and layouts for bases; ``overlay`` runs the command in it."""
 
     directory: Path
@@ -81,7 +81,7 @@ class World:
         return self.root / "overlays" / f"{NAME}.yaml"
 
     @classmethod
-    def create(cls, directory: Path) -> World:
+    def create(cls, directory: Path) -> ImageProject:
         """A world of its own, on an upstream and from a cache that all worlds of this process start with."""
         first = _first_world()
         (directory / "home").mkdir()
@@ -90,7 +90,7 @@ class World:
         return cls(directory, _command(directory), first.commit, first.upstream)
 
     @classmethod
-    def create_apart(cls, directory: Path) -> World:
+    def create_apart(cls, directory: Path) -> ImageProject:
         """A world with an upstream of its own, which its cache does not hold; probes have answered."""
         first = _first_world()
         (directory / "home").mkdir()
@@ -101,7 +101,7 @@ class World:
         return world
 
     @classmethod
-    def create_cold(cls, directory: Path) -> World:
+    def create_cold(cls, directory: Path) -> ImageProject:
         """A world with an upstream of its own and an empty cache."""
         upstream = directory / "upstream"
         (upstream / DEMO).parent.mkdir(parents=True)
@@ -150,11 +150,11 @@ def _command(directory: Path) -> Overlay:
 
 
 @functools.cache
-def _first_world() -> World:
+def _first_world() -> ImageProject:
     """Its cache holds the pinned sources, what git makes of the series and the probe's answers; no base."""
     directory = Path(tempfile.mkdtemp(prefix="overlay-world-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    world = World.create_cold(directory)
+    world = ImageProject.create_cold(directory)
     world.overlay("build", NAME, "--base", world.base().reference, "--dry-run").check()
     shutil.rmtree(world.cache / "layers")
     assert not list((world.root / "overlays").glob("*.lock"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.smallworld import Layout, World
+from tests.projects.image import ImageProject, Layout
 
 
 def test_a_base_is_judged(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     run = world.overlay("diff", "demo", "--image", world.base().reference, "--json").check()
     (judgement,) = run.json["reports"][0]["judgements"]
     assert judgement["verdict"] == "carry"
@@ -19,7 +19,7 @@ def test_a_base_is_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", ["its own", "none", "of another version"])
 def test_an_image_with_an_overlay_is_refused_and_not_remembered(tmp_path: Path, labels: str) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     world.overlay(*world.build(world.base().reference, "--complete")).check()
     layout = Layout(tmp_path / "out")
     if labels != "its own":

@@ -12,9 +12,9 @@ import pytest
 from builder.errors import InvalidInput
 from builder.project.requirements import parse_requirements
 from builder.retire.dependency import Pin, clashes
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
-from tests.unit.smallworld import PACKAGES, SYSTEM, TREE, Layout, World, layer
-from tests.unit.workshop import Workshop, rules, workshop
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, overlay, write_root
+from tests.projects.image import PACKAGES, SYSTEM, TREE, ImageProject, Layout, layer
+from tests.projects.series import SeriesProject, rules, workshop
 
 __all__ = ["workshop"]
 
@@ -22,8 +22,8 @@ CUDA = "usr/local/cuda-13.0/version.json"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World.create(tmp_path)
+def world(tmp_path: Path) -> ImageProject:
+    return ImageProject.create(tmp_path)
 
 
 def distribution(name: str, version: str) -> dict[str, bytes]:
@@ -32,7 +32,7 @@ def distribution(name: str, version: str) -> dict[str, bytes]:
 
 
 def base(
-    world: World,
+    world: ImageProject,
     files: Mapping[str, bytes] = {},
     *,
     demo: bytes = P0_BEFORE,
@@ -67,13 +67,13 @@ def _link(tar: Any) -> None:
     tar.addfile(entry)
 
 
-def requires(world: World, *values: str) -> None:
+def requires(world: ImageProject, *values: str) -> None:
     path = world.root / "patches/one/p0.patch"
     lines = "".join(f"Overlay-Requires: {value}\n" for value in values)
     path.write_bytes(path.read_bytes().replace(b"Upstream-Status", lines.encode() + b"Upstream-Status"))
 
 
-def dry(world: World, layout: Layout) -> dict[str, Any]:
+def dry(world: ImageProject, layout: Layout) -> dict[str, Any]:
     run = world.overlay("build", "demo", "--base", layout.reference, "--dry-run", "--json")
     run.check(0)
     value: dict[str, Any] = json.loads(run.out)
@@ -83,7 +83,7 @@ def dry(world: World, layout: Layout) -> dict[str, Any]:
 # --- what is demanded ---------------------------------------------------------------------------------------
 
 
-def test_what_is_demanded_and_there_is_recorded_and_shown(world: World) -> None:
+def test_what_is_demanded_and_there_is_recorded_and_shown(world: ImageProject) -> None:
     requires(world, "tilelang>=0.1.10,<0.1.13", "Flash_Infer.Python, cuda>=13.0")
     world.write_spec(more='requires: {cuda: ">=13", tilelang: "!=0.1.11"}\nhardware: ["12.1"]\n')
     there = distribution("tilelang", "0.1.12+cu130.gitabc") | distribution("flash-infer-python", "0.6.1rc1")
@@ -122,7 +122,7 @@ def test_what_is_demanded_and_there_is_recorded_and_shown(world: World) -> None:
     ],
 )
 def test_what_the_base_lacks_is_exit_5_with_found_and_wanted(
-    world: World, value: str, files: Mapping[str, bytes], found: str
+    world: ImageProject, value: str, files: Mapping[str, bytes], found: str
 ) -> None:
     requires(world, value)
     run = world.overlay(*world.build(base(world, files).reference, "--json"))
@@ -135,7 +135,7 @@ def test_what_the_base_lacks_is_exit_5_with_found_and_wanted(
 
 
 @pytest.mark.parametrize(("value", "code"), [("tilelang>=0.1.10", 5), ("tilelang>=0.1.9", 0)])
-def test_of_two_installations_of_one_name_each_must_do(world: World, value: str, code: int) -> None:
+def test_of_two_installations_of_one_name_each_must_do(world: ImageProject, value: str, code: int) -> None:
     requires(world, value)
     two = distribution("tilelang", "0.1.9") | distribution("tilelang", "0.1.12")
     ran = world.overlay("build", "demo", "--base", base(world, two).reference, "--dry-run")
@@ -143,7 +143,7 @@ def test_of_two_installations_of_one_name_each_must_do(world: World, value: str,
     assert code == 0 or "tilelang 0.1.12 and 0.1.9" in ran.err
 
 
-def test_the_toolkit_that_is_there_counts_where_the_environment_says_another(world: World) -> None:
+def test_the_toolkit_that_is_there_counts_where_the_environment_says_another(world: ImageProject) -> None:
     requires(world, "cuda>=13.0")
     there = {CUDA: b'{"cuda": {"version": "13.0.20250819"}}'}
     facts = dry(world, base(world, there, environment=("CUDA_VERSION=12.9.1",)))
@@ -152,7 +152,7 @@ def test_the_toolkit_that_is_there_counts_where_the_environment_says_another(wor
     assert any("CUDA_VERSION=12.9.1" in text for text in image["warnings"])
 
 
-def test_a_lock_that_says_less_or_lies_is_not_believed(world: World) -> None:
+def test_a_lock_that_says_less_or_lies_is_not_believed(world: ImageProject) -> None:
     layout = base(world, distribution("tilelang", "0.1.9"))
     world.overlay(*world.build(layout.reference)).check(0)
     requires(world, "tilelang>=0.1.10")
@@ -183,7 +183,9 @@ def test_what_is_no_requirement_is_refused(text: str) -> None:
         ("requires: 3\n", 1, "keys with values"),
     ],
 )
-def test_requires_of_a_spec_is_a_table_or_a_list(world: World, more: str, code: int, said: str) -> None:
+def test_requires_of_a_spec_is_a_table_or_a_list(
+    world: ImageProject, more: str, code: int, said: str
+) -> None:
     world.write_spec(more=more)
     run = world.overlay("show", "demo")
     run.check(code)
@@ -193,7 +195,7 @@ def test_requires_of_a_spec_is_a_table_or_a_list(world: World, more: str, code: 
 # --- hardware -----------------------------------------------------------------------------------------------
 
 
-def test_a_patch_that_was_not_written_for_the_overlays_hardware_is_said(world: World) -> None:
+def test_a_patch_that_was_not_written_for_the_overlays_hardware_is_said(world: ImageProject) -> None:
     path = world.root / "patches/one/p0.patch"
     path.write_bytes(path.read_bytes().replace(b"Upstream-Status", b"Overlay-Hardware: 9.0\nUpstream-Status"))
     world.write_spec(more='hardware: ["12.1"]\n')
@@ -207,7 +209,7 @@ def test_a_patch_that_was_not_written_for_the_overlays_hardware_is_said(world: W
     assert not any("written for" in text for text in image["warnings"])
 
 
-def test_lint_reads_requirements(workshop: Workshop) -> None:
+def test_lint_reads_requirements(workshop: SeriesProject) -> None:
     bad = "Upstream-Status: Pending\nOverlay-Requires: cuda>=\nOverlay-Requires: torch>=2.9"
     workshop.add("one", ("python/sglang/demo.py", "b = 2", "b = 3"), trailers=bad)
     assert rules(json.loads(workshop("patch", "lint", "--json").out)["findings"]) == ["requires"]
@@ -228,7 +230,9 @@ def test_lint_reads_requirements(workshop: Workshop) -> None:
         ("strange", ""),
     ],
 )
-def test_an_installed_version_of_another_release_is_a_note(world: World, version: str, said: str) -> None:
+def test_an_installed_version_of_another_release_is_a_note(
+    world: ImageProject, version: str, said: str
+) -> None:
     world.spec.write_text(world.spec.read_text().replace("release: v1,", "release: v0.5.20,"))
     name = f"{PACKAGES}/sglang-{version}.dist-info"
     old = f"{PACKAGES}/sglang-0.5.20.dist-info"
@@ -246,7 +250,7 @@ def test_an_installed_version_of_another_release_is_a_note(world: World, version
         assert said in world.overlay("inspect", f"oci:{world.directory / 'out'}:new").out
 
 
-def test_a_revision_label_of_another_commit_is_a_note(world: World) -> None:
+def test_a_revision_label_of_another_commit_is_a_note(world: ImageProject) -> None:
     world.spec.write_text(world.spec.read_text().replace("release: v1,", "release: v0.5.20,"))
     revision = "org.opencontainers.image.revision"
     (image,) = dry(world, base(world, labels={revision: "b" * 40}))["images"]
@@ -255,7 +259,7 @@ def test_a_revision_label_of_another_commit_is_a_note(world: World) -> None:
     assert note in image["warnings"]
 
 
-def test_a_revision_label_of_the_pin_is_none(world: World) -> None:
+def test_a_revision_label_of_the_pin_is_none(world: ImageProject) -> None:
     world.spec.write_text(world.spec.read_text().replace("release: v1,", "release: v0.5.20,"))
     labels = {"org.opencontainers.image.revision": world.commit[:12]}
     assert dry(world, base(world, labels=labels))["images"][0]["manifest"]["base"]["notes"] == []
@@ -275,7 +279,7 @@ def test_a_revision_label_of_the_pin_is_none(world: World) -> None:
     ],
 )
 def test_a_base_that_nearly_is_the_pin_is_told_from_another(
-    world: World, demo: bytes, said: str, kind: str
+    world: ImageProject, demo: bytes, said: str, kind: str
 ) -> None:
     run = world.overlay(*world.build(base(world, demo=demo).reference, "--json"))
     run.check(5)
@@ -285,7 +289,7 @@ def test_a_base_that_nearly_is_the_pin_is_told_from_another(
     assert ("overlay rebase" in error["hint"]) == (kind == "other")
 
 
-def test_a_base_that_is_an_overlays_own_image_names_the_base_below(world: World) -> None:
+def test_a_base_that_is_an_overlays_own_image_names_the_base_below(world: ImageProject) -> None:
     layout = base(world)
     world.overlay(*world.build(layout.reference, "--complete")).check(0)
     built = json.loads((world.directory / "out/index.json").read_text())["manifests"][0]["digest"]
@@ -318,7 +322,7 @@ def test_only_what_no_version_can_meet_is_a_clash(wanted: str, pinned: str, clas
     assert bool(clashes(requirements, {"tilelang": Pin(pinned, "METADATA")})) == clash
 
 
-def test_diff_and_rebase_look_at_what_the_release_asks_for(lab: Lab, tmp_path: Path) -> None:
+def test_diff_and_rebase_look_at_what_the_release_asks_for(lab: HistoryProject, tmp_path: Path) -> None:
     metadata = "python/sglang.dist-info/METADATA"
     pin = lab.commit({DEMO: P0_BEFORE, metadata: b"Requires-Dist: tilelang==0.1.12\n"}, tag="v1.0.0")
     lab.probe("p0")
@@ -336,5 +340,5 @@ def test_diff_and_rebase_look_at_what_the_release_asks_for(lab: Lab, tmp_path: P
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)

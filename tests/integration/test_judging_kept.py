@@ -10,12 +10,12 @@ import pytest
 
 import builder.retire.evaluate as judging
 from builder.patch.patch import Patch
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return noted
 
 
-def series(lab: Lab) -> tuple[str, list[Patch]]:
+def series(lab: HistoryProject) -> tuple[str, list[Patch]]:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patches = [lab.patch("p0", pin, {DEMO: P0_AFTER})]
@@ -42,11 +42,11 @@ def series(lab: Lab) -> tuple[str, list[Patch]]:
     return pin, patches
 
 
-def entries(lab: Lab) -> list[Path]:
+def entries(lab: HistoryProject) -> list[Path]:
     return sorted((lab.cache / "evidence").iterdir())
 
 
-def test_again_is_the_same_without_a_merge(lab: Lab, merges: list[object]) -> None:
+def test_again_is_the_same_without_a_merge(lab: HistoryProject, merges: list[object]) -> None:
     pin, patches = series(lab)
     first = lab.judge(pin, patches, "v1.1.0", "v1.2.0")
     assert len(merges) == 2
@@ -56,7 +56,7 @@ def test_again_is_the_same_without_a_merge(lab: Lab, merges: list[object]) -> No
     assert again.judgements == first.judgements
 
 
-def test_side_by_side_finds_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_side_by_side_finds_the_same(lab: HistoryProject, monkeypatch: pytest.MonkeyPatch) -> None:
     pin, patches = series(lab)
     found = []
     for processors in (1, 2, 3):
@@ -84,7 +84,7 @@ def nothing(path: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, edited, another, nothing])
 def test_damaged_entry_is_made_again(
-    lab: Lab, merges: list[object], damage: Callable[[Path, Path], None]
+    lab: HistoryProject, merges: list[object], damage: Callable[[Path, Path], None]
 ) -> None:
     pin, patches = series(lab)
     first = lab.judge(pin, patches, "v1.1.0", "v1.2.0")
@@ -97,7 +97,7 @@ def test_damaged_entry_is_made_again(
     assert {path: path.read_bytes() for path in entries(lab)} == kept
 
 
-def test_another_probe_or_patch_is_asked_anew(lab: Lab, merges: list[object]) -> None:
+def test_another_probe_or_patch_is_asked_anew(lab: HistoryProject, merges: list[object]) -> None:
     pin, patches = series(lab)
     lab.judge(pin, patches, "v1.1.0")
     probe = lab.probes / "p0.py"
@@ -109,7 +109,7 @@ def test_another_probe_or_patch_is_asked_anew(lab: Lab, merges: list[object]) ->
     assert len(merges) == 3
 
 
-def test_what_a_limit_ended_is_asked_again(lab: Lab, merges: list[object]) -> None:
+def test_what_a_limit_ended_is_asked_again(lab: HistoryProject, merges: list[object]) -> None:
     pin, patches = series(lab)
     lab.probe("p0", "def probe(tree):\n    while True: pass\n")
     first = lab.judge(pin, patches, "v1.2.0", timeout=1)
@@ -120,7 +120,7 @@ def test_what_a_limit_ended_is_asked_again(lab: Lab, merges: list[object]) -> No
     assert len(merges) == 1  # its text is known
 
 
-def test_a_probe_that_cannot_tell_is_not_asked_again(lab: Lab, merges: list[object]) -> None:
+def test_a_probe_that_cannot_tell_is_not_asked_again(lab: HistoryProject, merges: list[object]) -> None:
     pin, patches = series(lab)
     lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('other')\n")
     first = lab.judge(pin, patches, "v1.1.0")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, SPEC, Lab, overlay, write_root
-from tests.unit.lies import AFTER_MANY, BEFORE_MANY, MOVED, PROBE
+from tests.projects.adversarial_cases import AFTER_MANY, BEFORE_MANY, MOVED, PROBE
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, SPEC, HistoryProject, overlay, write_root
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
 @pytest.fixture
-def root(lab: Lab, tmp_path: Path) -> Path:
+def root(lab: HistoryProject, tmp_path: Path) -> Path:
     """A pin, a release that needs the patch, one that has it, and one in which its lines changed."""
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
@@ -28,7 +28,7 @@ def root(lab: Lab, tmp_path: Path) -> Path:
     return write_root(lab, tmp_path / "root", pin, [patch])
 
 
-def test_table_of_one_target_says_why(lab: Lab, root: Path) -> None:
+def test_table_of_one_target_says_why(lab: HistoryProject, root: Path) -> None:
     done = overlay(lab, root, "diff", "demo", "--upstream", "v1.2.0", "--upstream-url", str(lab.repository))
     assert done.returncode == 0, done.stderr
     assert "PATCH  ON v1.2.0  TEXT    PROBE  WHY\np0     merged     merged  fixed  f() is 4\n" in done.stdout
@@ -36,14 +36,14 @@ def test_table_of_one_target_says_why(lab: Lab, root: Path) -> None:
     assert "mend f (#5) (#5): f() is 4" in done.stdout
 
 
-def test_table_of_several_targets_is_a_matrix(lab: Lab, root: Path) -> None:
+def test_table_of_several_targets_is_a_matrix(lab: HistoryProject, root: Path) -> None:
     options = [word for tag in ("v1.1.0", "v1.2.0", "v1.3.0") for word in ("--upstream", tag)]
     done = overlay(lab, root, "diff", "demo", *options, "--upstream-url", str(lab.repository))
     assert "PATCH  v1.1.0  v1.2.0  v1.3.0\np0     carry   merged  rework\n" in done.stdout
     assert f"conflict: {DEMO}, hunk 1" in done.stdout
 
 
-def test_json_has_the_same_facts(lab: Lab, root: Path) -> None:
+def test_json_has_the_same_facts(lab: HistoryProject, root: Path) -> None:
     done = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.3.0", "--json")
     (report,) = json.loads(done.stdout)["reports"]
     (judgement,) = report["judgements"]
@@ -55,14 +55,14 @@ def test_json_has_the_same_facts(lab: Lab, root: Path) -> None:
     ]
 
 
-def test_markdown_stays_in_its_place(lab: Lab, root: Path) -> None:
+def test_markdown_stays_in_its_place(lab: HistoryProject, root: Path) -> None:
     done = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.2.0", "--markdown")
     assert "| p0 | merged |" in done.stdout
     assert "- **p0**: merged, can be retired: f() is 4" in done.stdout
     assert "  - behaviour of the pin: defect: f() is 3, not 4" in done.stdout
 
 
-def test_page_is_written_whole(lab: Lab, root: Path, tmp_path: Path) -> None:
+def test_page_is_written_whole(lab: HistoryProject, root: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     target = f"{lab.repository}@v1.2.0"
     assert overlay(lab, root, "diff", "demo", "--upstream", target, "--html", str(page)).returncode == 0
@@ -71,13 +71,13 @@ def test_page_is_written_whole(lab: Lab, root: Path, tmp_path: Path) -> None:
     assert 'aria-label="p0 on' in text
 
 
-def test_no_upstream_judges_the_pin(lab: Lab, root: Path) -> None:
+def test_no_upstream_judges_the_pin(lab: HistoryProject, root: Path) -> None:
     done = overlay(lab, root, "diff", "demo")
     assert "ON v1.0.0" in done.stdout
     assert "carry" in done.stdout
 
 
-def test_remote_branch_is_fetched_with_only_what_is_needed(lab: Lab, tmp_path: Path) -> None:
+def test_remote_branch_is_fetched_with_only_what_is_needed(lab: HistoryProject, tmp_path: Path) -> None:
     pin = lab.commit({DEMO: BEFORE_MANY, "docs/large.md": b"x" * 1000}, tag="v1.0.0")
     lab.probe("p0", PROBE)
     patch = lab.patch("p0", pin, {DEMO: AFTER_MANY})
@@ -97,7 +97,7 @@ def test_remote_branch_is_fetched_with_only_what_is_needed(lab: Lab, tmp_path: P
     assert (unknown.returncode, "no such branch or tag" in unknown.stderr) == (1, True)
 
 
-def test_history_of_a_remote_is_bisected_without_a_clone_of_it(lab: Lab, tmp_path: Path) -> None:
+def test_history_of_a_remote_is_bisected_without_a_clone_of_it(lab: HistoryProject, tmp_path: Path) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER})
@@ -134,13 +134,13 @@ def test_history_of_a_remote_is_bisected_without_a_clone_of_it(lab: Lab, tmp_pat
     ],
 )
 def test_mistakes_are_said_kindly(
-    lab: Lab, root: Path, arguments: tuple[str, ...], code: int, said: str
+    lab: HistoryProject, root: Path, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     done = overlay(lab, root, *arguments)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-def test_two_overlays_are_compared(lab: Lab, root: Path) -> None:
+def test_two_overlays_are_compared(lab: HistoryProject, root: Path) -> None:
     commit = lab.git("rev-parse", "v1.3.0")
     series = root / "patches/v1.3.0"
     series.mkdir()
@@ -164,7 +164,7 @@ def test_two_overlays_are_compared(lab: Lab, root: Path) -> None:
 def test_repositories_may_be_named_from_where_one_is(tmp_path: Path, place: str) -> None:
     here = tmp_path / "lab"
     here.mkdir()
-    lab = Lab(here)
+    lab = HistoryProject(here)
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patches = [lab.patch("p0", pin, {DEMO: P0_AFTER})]
@@ -192,7 +192,7 @@ def test_repositories_may_be_named_from_where_one_is(tmp_path: Path, place: str)
     assert done.returncode == 0, done.stderr
 
 
-def test_tag_object_stands_for_its_commit(lab: Lab, tmp_path: Path) -> None:
+def test_tag_object_stands_for_its_commit(lab: HistoryProject, tmp_path: Path) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patches = [lab.patch("p0", pin, {DEMO: P0_AFTER})]

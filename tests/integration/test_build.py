@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.smallworld import World
+from tests.projects.image import ImageProject
 
 
 @pytest.mark.parametrize("how", ["except of every patch", "empty series"])
 def test_an_overlay_without_a_patch_is_not_built(tmp_path: Path, how: str) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     if how == "empty series":
         (world.root / "patches/one/series").write_text("# none yet\n")
     else:

@@ -9,7 +9,7 @@ from builder.patch.series import Series
 from builder.retire.history import MAX_RUNS, bisect, commits_between
 from builder.retire.text import merge_series
 from builder.source.merge_tree import open_scratch
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, mail
 
 FILES = 6000
 PATCHES = 100
@@ -42,7 +42,7 @@ def diff_of(number: int, line: int, by: str) -> bytes:
     return (head + "".join(body)).encode()
 
 
-def build(lab: Lab) -> tuple[str, str, list[Patch], list[str]]:
+def build(lab: HistoryProject) -> tuple[str, str, list[Patch], list[str]]:
     """A tree, a series, a target, and what is right for each patch.
 
     Patch *n* edits the files 4n to 4n+3 at line 10, and the first file of patch n+1 at line 40, so that
@@ -73,7 +73,7 @@ def build(lab: Lab) -> tuple[str, str, list[Patch], list[str]]:
 
 
 def test_a_hundred_patches_half_of_them_squash_merged(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+    lab = HistoryProject(tmp_path)
     pin, target, patches, right = build(lab)
     series = Series("large", tuple(patches))
     with open_scratch() as scratch:
@@ -83,7 +83,7 @@ def test_a_hundred_patches_half_of_them_squash_merged(tmp_path: Path) -> None:
 
 
 def test_bisection_over_a_thousand_commits_asks_twelve_times_at_most(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+    lab = HistoryProject(tmp_path)
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     for fixed_at in (0, 1, 499, 637, 998, 999):
         end, commits = lab.chain(pin, 1000, lambda n, at=fixed_at: P0_AFTER if n >= at else P0_BEFORE)
@@ -101,7 +101,7 @@ def test_bisection_over_a_thousand_commits_asks_twelve_times_at_most(tmp_path: P
 
 
 def test_probe_bisects_a_thousand_commits_through_a_whole_judgement(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+    lab = HistoryProject(tmp_path)
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER})
@@ -113,7 +113,7 @@ def test_probe_bisects_a_thousand_commits_through_a_whole_judgement(tmp_path: Pa
 
 
 def test_commits_of_which_the_probe_cannot_tell_are_stepped_over(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+    lab = HistoryProject(tmp_path)
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     end, commits = lab.chain(pin, 64, lambda n: b"%d\n" % n)
     order = {commit: number for number, commit in enumerate(commits)}

@@ -9,29 +9,29 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
-from tests.unit.lab import P0_BEFORE
-from tests.unit.smallworld import NAME, SYSTEM, TREE, World, digest_of, layer
+from tests.projects.history import P0_BEFORE
+from tests.projects.image import NAME, SYSTEM, TREE, ImageProject, digest_of, layer
 
 OTHER = P0_BEFORE.replace(b"a = 1", b"a = 9")
 WAYS = ["cold", "warm", "lock", "warm and lock"]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> ImageProject:
     """A world that was built once on a sound base: its cache is warm, and its lock is written."""
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     world.overlay(*world.build(world.base().reference, "--complete")).check()
     return world
 
 
-def prepared(world: World, way: str) -> None:
+def prepared(world: ImageProject, way: str) -> None:
     if "warm" not in way:
         shutil.rmtree(world.cache / "layers")
     if "lock" not in way:
         world.lock.unlink()
 
 
-def pretending(world: World) -> str:
+def pretending(world: ImageProject) -> str:
     """A base that has the sound one's diff IDs, and another file in its second layer's blob."""
     sound = world.base("sound")
     layout = world.base("pretending")
@@ -42,14 +42,14 @@ def pretending(world: World) -> str:
     return layout.reference
 
 
-def build(world: World, base: str, *more: str) -> Run:
+def build(world: ImageProject, base: str, *more: str) -> Run:
     return world.overlay(*world.build(base, *more, to="second"))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("more", [(), ("--check",)])
 def test_a_blob_that_nobody_read_is_read_whatever_its_diff_id(
-    world: World, way: str, more: tuple[str, ...]
+    world: ImageProject, way: str, more: tuple[str, ...]
 ) -> None:
     base = pretending(world)
     prepared(world, way)
@@ -58,7 +58,9 @@ def test_a_blob_that_nobody_read_is_read_whatever_its_diff_id(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_facts_copied_under_the_digest_of_another_base_are_not_believed(world: World, way: str) -> None:
+def test_facts_copied_under_the_digest_of_another_base_are_not_believed(
+    world: ImageProject, way: str
+) -> None:
     base = pretending(world)
     lock = json.loads(world.lock.read_text())
     (facts,) = lock["bases"].values()
@@ -69,7 +71,7 @@ def test_facts_copied_under_the_digest_of_another_base_are_not_believed(world: W
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_layer_of_the_image_that_was_replaced_deviates(world: World, way: str) -> None:
+def test_a_layer_of_the_image_that_was_replaced_deviates(world: ImageProject, way: str) -> None:
     """An image whose own layer is another blob under the diff ID of the right one."""
     out = world.directory / "out"
     entry = json.loads((out / "index.json").read_text())["manifests"][0]
@@ -91,7 +93,7 @@ def test_a_layer_of_the_image_that_was_replaced_deviates(world: World, way: str)
     assert "not the one that the image's config names" in refused.err
 
 
-def test_a_lock_of_before_is_verified_anew_and_completed(world: World) -> None:
+def test_a_lock_of_before_is_verified_anew_and_completed(world: ImageProject) -> None:
     """What an older tool wrote does not say which blobs were read."""
     lock = json.loads(world.lock.read_text())
     for facts in lock["bases"].values():

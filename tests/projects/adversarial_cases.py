@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from builder.patch.patch import Patch, parse_patch
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, mail
 
 MOVED = "python/sglang/kernels/demo.py"
 
@@ -22,7 +22,7 @@ class Case:
     """
 
     name: str
-    make: Callable[[Lab], tuple[str, Patch, str]]
+    make: Callable[[HistoryProject], tuple[str, Patch, str]]
     right: str
 
     @property
@@ -33,8 +33,8 @@ class Case:
 
 def _simple(
     before: bytes, after: bytes, *upstream: dict[str, bytes | None], context: int = 3
-) -> Callable[[Lab], tuple[str, Patch, str]]:
-    def make(lab: Lab) -> tuple[str, Patch, str]:
+) -> Callable[[HistoryProject], tuple[str, Patch, str]]:
+    def make(lab: HistoryProject) -> tuple[str, Patch, str]:
         pin = lab.commit({DEMO: before}, tag="v1.0.0")
         lab.probe("p0", PROBE)
         patch = lab.patch("p0", pin, {DEMO: after})
@@ -86,15 +86,15 @@ CALLER = b"def caller():\n    return 4\n"
 REDEFINED = P0_AFTER + b"\n\ndef f():\n    return 0\n"
 
 
-def _p0(*upstream: dict[str, bytes | None]) -> Callable[[Lab], tuple[str, Patch, str]]:
+def _p0(*upstream: dict[str, bytes | None]) -> Callable[[HistoryProject], tuple[str, Patch, str]]:
     return _simple(P0_BEFORE, P0_AFTER, *upstream)
 
 
-def _twins(target: bytes) -> Callable[[Lab], tuple[str, Patch, str]]:
+def _twins(target: bytes) -> Callable[[HistoryProject], tuple[str, Patch, str]]:
     return _simple(TWINS, FIRST, {DEMO: target}, context=1)
 
 
-def _many(*upstream: dict[str, bytes | None]) -> Callable[[Lab], tuple[str, Patch, str]]:
+def _many(*upstream: dict[str, bytes | None]) -> Callable[[HistoryProject], tuple[str, Patch, str]]:
     return _simple(BEFORE_MANY, AFTER_MANY, *upstream)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from builder.printable import printable
 from builder.retire.markdown import escaped
-from tests.unit.smallworld import NAME, World, patch
+from tests.projects.image import NAME, ImageProject, patch
 
 STEERS = "\u202e\u2066\u200b\ufeff\u00ad\x9b8m\x1b[8m\x07\x7f\x85\U000e0041"
 IN_YAML = r"\u202e\u2066\u200b\ufeff\u00ad\x9b8m\U000e0041"
@@ -34,8 +34,8 @@ def created(path: str) -> bytes:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World.create(tmp_path)
+def world(tmp_path: Path) -> ImageProject:
+    world = ImageProject.create(tmp_path)
     world.spec.write_text(world.spec.read_text().replace("summary: a demo", f'summary: "a {IN_YAML}"'))
     (world.root / "patches/one/p0.patch").write_bytes(HOSTILE + created("python/sglang/x\u202e\x1b[8m.py"))
     return world
@@ -45,7 +45,7 @@ def steering(text: str) -> set[str]:
     return {char for char in text if unicodedata.category(char) in ("Cc", "Cf") and char not in "\n\t"}
 
 
-def test_no_command_prints_what_steers_a_terminal(world: World) -> None:
+def test_no_command_prints_what_steers_a_terminal(world: ImageProject) -> None:
     base = world.base().reference
     mailbox = world.directory / f"x{STEERS[0]}.mbox"
     mailbox.write_bytes(HOSTILE.replace(b"b = 3", b"b = 5"))
@@ -82,7 +82,7 @@ def test_no_command_prints_what_steers_a_terminal(world: World) -> None:
         assert "made a mistake" not in done.err, (words, done.err)
 
 
-def test_the_subject_is_still_told(world: World) -> None:
+def test_the_subject_is_still_told(world: ImageProject) -> None:
     assert "b \\u202e\\u2066" in world.overlay("show", NAME).check().out
 
 

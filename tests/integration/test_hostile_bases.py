@@ -18,8 +18,19 @@ from builder.oci.model import Platform
 from builder.oci.reference import LayoutReference
 from builder.project.spec import BaseSpec
 from tests.conftest import Run
-from tests.unit.lab import P0_BEFORE
-from tests.unit.smallworld import INDEX, LAYER, MANIFEST, NAME, SYSTEM, TREE, Layout, World, digest_of, layer
+from tests.projects.history import P0_BEFORE
+from tests.projects.image import (
+    INDEX,
+    LAYER,
+    MANIFEST,
+    NAME,
+    SYSTEM,
+    TREE,
+    ImageProject,
+    Layout,
+    digest_of,
+    layer,
+)
 
 SPEC = BaseSpec(image="registry.example/base")
 LAYERS = [layer(SYSTEM), layer({"demo": b"demo"})]
@@ -155,7 +166,7 @@ def test_a_platform_asked_for_twice_is_built_once(layout: Layout) -> None:
 
 
 def test_a_base_without_python_builds_where_the_spec_names_the_directory(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     layout = Layout.create(tmp_path / "no-python")
     layout.put_image([layer({f"{TREE}/sglang/demo.py": P0_BEFORE})])
     refused = world.overlay(*world.build(layout.reference)).check(5)
@@ -167,7 +178,7 @@ def test_a_base_without_python_builds_where_the_spec_names_the_directory(tmp_pat
 
 
 def test_a_subject_that_is_not_utf8_is_built_and_recorded(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     file = world.root / "patches/one/p0.patch"
     file.write_bytes(file.read_bytes().replace(b"b is three", b"b is \xe4"))
     built = world.overlay(*world.build(world.base().reference, "--json")).check().json
@@ -179,7 +190,7 @@ def test_a_subject_that_is_not_utf8_is_built_and_recorded(tmp_path: Path) -> Non
 
 
 def test_what_a_base_refers_to_is_not_said_of_the_image_made_from_it(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     layout = world.base()
     subject = {"mediaType": MANIFEST, "digest": "sha256:" + "1" * 64, "size": 7}
     layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
@@ -193,7 +204,7 @@ def test_what_a_base_refers_to_is_not_said_of_the_image_made_from_it(tmp_path: P
 def test_a_layer_of_dockers_zstd_type_is_read(tmp_path: Path) -> None:
     import zstandard
 
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     layout = world.base()
     layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
     packed = [(zstandard.compress(gzip.decompress(data)), diff_id) for data, diff_id in layers]
@@ -202,7 +213,7 @@ def test_a_layer_of_dockers_zstd_type_is_read(tmp_path: Path) -> None:
 
 
 def test_a_child_without_a_platform_is_what_its_config_says(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     layout = world.base()
     layout.put_index([(layout.entry(), {})])
     built = world.overlay(*world.build(layout.reference, "--json")).check().json
@@ -212,7 +223,7 @@ def test_a_child_without_a_platform_is_what_its_config_says(tmp_path: Path) -> N
 
 
 def test_an_index_inside_an_index_gives_its_images(tmp_path: Path) -> None:
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     layout = world.base()
     inner = layout.put_index([(layout.entry(), {"os": "linux", "architecture": "amd64"})])
 
@@ -232,9 +243,9 @@ def test_an_index_inside_an_index_gives_its_images(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[World, Layout, dict[str, str]]:
+def two(tmp_path: Path) -> tuple[ImageProject, Layout, dict[str, str]]:
     """A layout with an image for each of two platforms and an index of both; digests by platform."""
-    world = World.create(tmp_path)
+    world = ImageProject.create(tmp_path)
     layout = world.base()
     layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE})]
     digests = {
@@ -248,19 +259,19 @@ def two(tmp_path: Path) -> tuple[World, Layout, dict[str, str]]:
     return world, layout, digests | {"index": layout.put_index(platforms)}
 
 
-def write_base(world: World, layout: Layout, **base: object) -> None:
+def write_base(world: ImageProject, layout: Layout, **base: object) -> None:
     text = world.spec.read_text()
     line = next(line for line in text.splitlines() if line.startswith("base:"))
     value = {"image": f"oci:{layout.path}", "roots": {"python/sglang": "auto"}} | base
     world.spec.write_text(text.replace(line, f"base: {json.dumps(value)}"))
 
 
-def build_own(world: World, *more: str) -> Run:
+def build_own(world: ImageProject, *more: str) -> Run:
     return world.overlay("build", NAME, "--output", f"oci:{world.directory}/out:new", "--json", *more)
 
 
 def test_platforms_without_an_index_are_each_their_own_digest(
-    two: tuple[World, Layout, dict[str, str]],
+    two: tuple[ImageProject, Layout, dict[str, str]],
 ) -> None:
     world, layout, digests = two
     platforms = {name: digests[name] for name in ("linux/amd64", "linux/arm64")}
@@ -275,7 +286,7 @@ def test_platforms_without_an_index_are_each_their_own_digest(
 
 @pytest.mark.parametrize("is_indexed", [True, False])
 def test_a_digest_that_is_another_platforms_is_refused(
-    two: tuple[World, Layout, dict[str, str]], is_indexed: bool
+    two: tuple[ImageProject, Layout, dict[str, str]], is_indexed: bool
 ) -> None:
     world, layout, digests = two
     swapped = {"linux/amd64": digests["linux/arm64"], "linux/arm64": digests["linux/amd64"]}
@@ -285,7 +296,9 @@ def test_a_digest_that_is_another_platforms_is_refused(
     assert "of another image" in refused.err
 
 
-def test_a_digest_that_is_not_in_the_index_is_refused(two: tuple[World, Layout, dict[str, str]]) -> None:
+def test_a_digest_that_is_not_in_the_index_is_refused(
+    two: tuple[ImageProject, Layout, dict[str, str]],
+) -> None:
     world, layout, digests = two
     layers = [layer(SYSTEM), layer({f"{TREE}/sglang/demo.py": P0_BEFORE, "more": b""})]
     other = layout.put_image(layers)

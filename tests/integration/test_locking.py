@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import Unavailable
 from builder.locking import exclusive
-from tests.unit.workshop import Workshop, workshop
+from tests.projects.series import SeriesProject, workshop
 
 __all__ = ["workshop"]
 
@@ -57,7 +57,7 @@ def test_a_thread_may_take_its_place_again_and_another_thread_may_not(tmp_path: 
     assert order == ["first", "late"]
 
 
-def test_patches_that_are_imported_at_once_are_all_in_the_series(workshop: Workshop) -> None:
+def test_patches_that_are_imported_at_once_are_all_in_the_series(workshop: SeriesProject) -> None:
     names = [f"new{number}" for number in range(4)]
     environment = os.environ | {
         "OVERLAY_ROOT": str(workshop.root),

@@ -25,9 +25,9 @@ from builder.source.files import SourceFile
 from builder.source.git import GitStore
 from builder.source.upstream import Mount, Upstream
 from tests.examples import examples
-from tests.unit.trees import histories, plain, shared_judge
-from tests.unit.workshop import DEMO as DEMO_TEXT
-from tests.unit.workshop import Workshop, workshop
+from tests.projects.series import DEMO as DEMO_TEXT
+from tests.projects.series import SeriesProject, workshop
+from tests.projects.trees import histories, plain, shared_judge
 
 __all__ = ["workshop"]
 
@@ -45,7 +45,7 @@ MAIL = (
 SIGNATURE = "-- \n2.45.0\n\n"
 
 
-def bring(shop: Workshop, text: str | bytes, *options: str, file: str = "in.patch") -> dict[str, object]:
+def bring(shop: SeriesProject, text: str | bytes, *options: str, file: str = "in.patch") -> dict[str, object]:
     path = shop.directory / file
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     ran = shop("patch", "import", "demo", path, "--json", *options)
@@ -55,7 +55,7 @@ def bring(shop: Workshop, text: str | bytes, *options: str, file: str = "in.patc
     return one
 
 
-def refused(shop: Workshop, text: str | bytes, *options: str) -> Exception:
+def refused(shop: SeriesProject, text: str | bytes, *options: str) -> Exception:
     (shop.directory / "in.patch").write_bytes(text if isinstance(text, bytes) else text.encode())
     before = shop.bytes()
     ran = shop("patch", "import", "demo", shop.directory / "in.patch", *options)
@@ -64,13 +64,13 @@ def refused(shop: Workshop, text: str | bytes, *options: str) -> Exception:
     return ran.error
 
 
-def settled(shop: Workshop) -> None:
+def settled(shop: SeriesProject) -> None:
     """What was written is canonical, and lint has nothing to say."""
     ran = shop("patch", "lint")
     assert ran.code == 0, ran.out
 
 
-def test_mail_keeps_author_date_and_text_and_gets_what_can_be_known(workshop: Workshop) -> None:
+def test_mail_keeps_author_date_and_text_and_gets_what_can_be_known(workshop: SeriesProject) -> None:
     original = (MAIL + DIFF + SIGNATURE).encode()
     assert bring(workshop, original)["name"] == "in"
     text = workshop.path("in").read_text()
@@ -84,7 +84,7 @@ def test_mail_keeps_author_date_and_text_and_gets_what_can_be_known(workshop: Wo
     settled(workshop)
 
 
-def test_bare_diff_from_standard_input_is_named_and_dated_without_a_clock(workshop: Workshop) -> None:
+def test_bare_diff_from_standard_input_is_named_and_dated_without_a_clock(workshop: SeriesProject) -> None:
     bring(workshop, DIFF, "--name", "mine", "--author", "C <c@example.org>", "--bug", "https://a.example/1")
     text = workshop.path("mine").read_text()
     assert "From: C <c@example.org>\nDate: Sun, 29 Nov 2026 00:00:00 +0000\nSubject: mine\n" in text
@@ -92,7 +92,7 @@ def test_bare_diff_from_standard_input_is_named_and_dated_without_a_clock(worksh
     settled(workshop)
 
 
-def test_pull_request_of_several_commits_is_kept_or_squashed(workshop: Workshop) -> None:
+def test_pull_request_of_several_commits_is_kept_or_squashed(workshop: SeriesProject) -> None:
     second = MAIL.replace("1/2", "2/2").replace("three", "four").replace("1" * 40, "2" * 40)
     both = (
         MAIL
@@ -114,7 +114,7 @@ def test_pull_request_of_several_commits_is_kept_or_squashed(workshop: Workshop)
     settled(workshop)
 
 
-def test_quilt_directory_comes_in_by_its_series_and_strip_levels(workshop: Workshop) -> None:
+def test_quilt_directory_comes_in_by_its_series_and_strip_levels(workshop: SeriesProject) -> None:
     quilt = workshop.directory / "quilt"
     quilt.mkdir()
     plain_diff = DIFF.split("\n", 1)[1]
@@ -137,7 +137,7 @@ def test_quilt_directory_comes_in_by_its_series_and_strip_levels(workshop: Works
     settled(workshop)
 
 
-def test_range_of_commits_comes_in_as_they_are(workshop: Workshop) -> None:
+def test_range_of_commits_comes_in_as_they_are(workshop: SeriesProject) -> None:
     shop = workshop
     shop.git("checkout", "--quiet", "-b", "work")
     for number in (3, 4):
@@ -156,7 +156,7 @@ def test_range_of_commits_comes_in_as_they_are(workshop: Workshop) -> None:
         read_range(shop.upstream, "--output=/tmp/x..y")
 
 
-def test_configuration_of_the_repository_runs_nothing_and_changes_nothing(workshop: Workshop) -> None:
+def test_configuration_of_the_repository_runs_nothing_and_changes_nothing(workshop: SeriesProject) -> None:
     shop = workshop
     (shop.upstream / DEMO).write_text(DEMO_TEXT.replace("b = 2", "b = 3"))
     (shop.upstream / ".gitattributes").write_text("*.py diff=evil\n")
@@ -223,7 +223,7 @@ def test_damaged_input_is_refused_or_read_and_nothing_else(data: st.DataObject) 
     ],
 )
 def test_strip_levels_and_prefixes_are_recognised_and_said(
-    workshop: Workshop, written: str, said: str
+    workshop: SeriesProject, written: str, said: str
 ) -> None:
     text = (
         f"--- {written}\t2026-01-01 00:00:00\n+++ {written}\t2026-01-02 00:00:00\n@@" + DIFF.split("@@", 1)[1]
@@ -233,12 +233,12 @@ def test_strip_levels_and_prefixes_are_recognised_and_said(
     settled(workshop)
 
 
-def test_patch_for_another_program_is_refused(workshop: Workshop) -> None:
+def test_patch_for_another_program_is_refused(workshop: SeriesProject) -> None:
     error = refused(workshop, DIFF.replace("sglang/demo.py", "vllm/engine.py"))
     assert "no file of the patch is in the release" in str(error)
 
 
-def test_what_editors_and_mailers_did_is_mended_and_said(workshop: Workshop) -> None:
+def test_what_editors_and_mailers_did_is_mended_and_said(workshop: SeriesProject) -> None:
     """A1, A3, A4, A5 in one file."""
     broken = (MAIL + DIFF).replace("-1,5 +1,5", "-1,4 +1,3").replace("\n \n", "\n\n").rstrip("\n")
     one = bring(workshop, broken.replace("\n", "\r\n"))
@@ -255,7 +255,7 @@ def test_what_editors_and_mailers_did_is_mended_and_said(workshop: Workshop) -> 
 
 def test_crlf_patch_of_a_crlf_file_fits_and_of_an_lf_file_fits_too(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    shop = Workshop(tmp_path, {DEMO: plain(DEMO_TEXT.replace("\n", "\r\n"))})
+    shop = SeriesProject(tmp_path, {DEMO: plain(DEMO_TEXT.replace("\n", "\r\n"))})
     bring(shop, (MAIL + DIFF).replace("\n", "\r\n"))
     assert b"+    b = 3\r\n" in shop.path("in").read_bytes()
     settled(shop)
@@ -263,13 +263,13 @@ def test_crlf_patch_of_a_crlf_file_fits_and_of_an_lf_file_fits_too(tmp_path: Pat
 
 def test_lf_patch_of_a_crlf_file_is_refused_with_both_endings(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    shop = Workshop(tmp_path, {DEMO: plain(DEMO_TEXT.replace("\n", "\r\n"))})
+    shop = SeriesProject(tmp_path, {DEMO: plain(DEMO_TEXT.replace("\n", "\r\n"))})
     error = refused(shop, DIFF)
     assert isinstance(error, PatchConflict)
     assert (error.expected, error.found) == ("LF (patch)", "CRLF (file)")
 
 
-def test_files_that_the_release_lacks_are_dropped_and_listed(workshop: Workshop) -> None:
+def test_files_that_the_release_lacks_are_dropped_and_listed(workshop: SeriesProject) -> None:
     extra = DIFF.replace("python/sglang/demo.py", "test/srt/test_demo.py")
     image = "diff --git a/docs/x.png b/docs/x.png\nindex 1111111..2222222 100644\n"
     image += "Binary files a/docs/x.png and b/docs/x.png differ\n"
@@ -282,25 +282,25 @@ def test_files_that_the_release_lacks_are_dropped_and_listed(workshop: Workshop)
     settled(workshop)
 
 
-def test_binary_change_that_no_rule_drops_is_refused(workshop: Workshop) -> None:
+def test_binary_change_that_no_rule_drops_is_refused(workshop: SeriesProject) -> None:
     image = "diff --git a/python/sglang/x.png b/python/sglang/x.png\nindex 1111111..2222222 100644\n"
     image += "GIT binary patch\nliteral 3\nKcmZQzU|?hb001HZ0Du4h\n\n"
     assert "binary" in str(getattr(refused(workshop, DIFF + image), "details", ""))
 
 
-def test_patch_that_does_not_apply_changes_nothing(workshop: Workshop) -> None:
+def test_patch_that_does_not_apply_changes_nothing(workshop: SeriesProject) -> None:
     assert isinstance(refused(workshop, DIFF.replace("a = 1", "a = 7")), PatchConflict)
     workshop.add("one", (DEMO, "b = 2", "b = 3"))
     error = refused(workshop, DIFF)
     assert "from patch one" in str(getattr(error, "details", ""))
 
 
-def test_lost_content_is_not_passed_over(workshop: Workshop) -> None:
+def test_lost_content_is_not_passed_over(workshop: SeriesProject) -> None:
     assert "belongs to no hunk" in str(refused(workshop, DIFF + "Index: x\n-lost line\n"))
 
 
 @pytest.mark.parametrize("encoding", ["quoted-printable", "base64"])
-def test_encoded_mails_are_read_with_their_diff(workshop: Workshop, encoding: str) -> None:
+def test_encoded_mails_are_read_with_their_diff(workshop: SeriesProject, encoding: str) -> None:
     head, _, body = (MAIL + DIFF.replace("b = 3", "b = 3  # Größe")).partition("\n\n")
     encode = quopri.encodestring if encoding == "quoted-printable" else base64.encodebytes
     mail = f"{head}\nContent-Transfer-Encoding: {encoding}\n\n".encode() + encode(body.encode())
@@ -311,7 +311,7 @@ def test_encoded_mails_are_read_with_their_diff(workshop: Workshop, encoding: st
     settled(workshop)
 
 
-def test_offsets_are_gone_after_import(workshop: Workshop) -> None:
+def test_offsets_are_gone_after_import(workshop: SeriesProject) -> None:
     assert bring(workshop, DIFF.replace("-1,5 +1,5", "-3,5 +3,5"))["offsets"] == 1
     assert "@@ -1,5 +1,5 @@" in workshop.path("in").read_text()
 
@@ -323,7 +323,7 @@ def test_offsets_are_gone_after_import(workshop: Workshop) -> None:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     directory = tmp_path_factory.mktemp("home")
     (directory / "home").mkdir()
-    return find_home(find_root(Workshop(directory).root), "demo")
+    return find_home(find_root(SeriesProject(directory).root), "demo")
 
 
 def release(tree: dict[str, SourceFile]) -> Upstream:

@@ -15,7 +15,7 @@ from builder.build import reuse as module
 from builder.build.reuse import Asked, keep, watch
 from builder.project.project import find_root
 from tests.conftest import Run
-from tests.unit.smallworld import NAME, World
+from tests.projects.image import NAME, ImageProject
 
 
 class Built:
@@ -25,7 +25,7 @@ class Built:
     """
 
     def __init__(self, directory: Path, *more: object) -> None:
-        self.world = World.create_apart(directory)
+        self.world = ImageProject.create_apart(directory)
         self.base = self.world.base()
         self.digest = self.build(*more).check().json["digest"]
         for entry in self.world.cache.iterdir():
@@ -58,7 +58,7 @@ def test_the_same_inputs_need_no_second_build(tmp_path: Path) -> None:
 
 
 def test_what_is_said_is_the_same(tmp_path: Path) -> None:
-    world = World.create_apart(tmp_path)
+    world = ImageProject.create_apart(tmp_path)
     base = world.base().reference
     runs = [world.overlay(*world.build(base, "--json")).check() for _ in range(2)]
     assert [run.json["recalled"] for run in runs] == [False, True]
@@ -73,16 +73,16 @@ def test_what_is_said_is_the_same(tmp_path: Path) -> None:
     assert said == first.splitlines() != again.splitlines()
 
 
-def append_to(path: Callable[[World], Path]) -> Callable[[World], None]:
-    def change(world: World) -> None:
+def append_to(path: Callable[[ImageProject], Path]) -> Callable[[ImageProject], None]:
+    def change(world: ImageProject) -> None:
         with path(world).open("a") as file:
             file.write("\n# changed\n")
 
     return change
 
 
-def change_lock(change: Callable[[dict[str, dict[str, object]]], object]) -> Callable[[World], None]:
-    def rewrite(world: World) -> None:
+def change_lock(change: Callable[[dict[str, dict[str, object]]], object]) -> Callable[[ImageProject], None]:
+    def rewrite(world: ImageProject) -> None:
         value = json.loads(world.lock.read_bytes())
         change(value)
         world.lock.write_text(json.dumps(value))
@@ -114,7 +114,7 @@ def widen_a_mode(lock: dict[str, dict[str, object]]) -> None:
     ],
 )
 def test_other_inputs_are_built(
-    tmp_path: Path, change: Callable[[World], None], request: pytest.FixtureRequest
+    tmp_path: Path, change: Callable[[ImageProject], None], request: pytest.FixtureRequest
 ) -> None:
     built = Built(tmp_path)
     change(built.world)
@@ -160,7 +160,7 @@ def test_a_damaged_one_is_built_again(tmp_path: Path, damage: Callable[[bytes], 
 
 
 def test_one_that_cannot_be_kept_is_delivered(tmp_path: Path) -> None:
-    world = World.create_apart(tmp_path)
+    world = ImageProject.create_apart(tmp_path)
     base = world.base().reference
     (world.cache / "built").write_text("in the way")
     run = world.overlay(*world.build(base)).check()
@@ -203,7 +203,7 @@ def _parts(path: Path) -> tuple[dict[str, object], list[bytes]]:
 
 
 def test_another_program_is_another_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World.create_apart(tmp_path)
+    world = ImageProject.create_apart(tmp_path)
     asked = Asked(find_root(world.root), NAME, None, ())
     before = asked.read_files("one")
     assert asked.read_files("one") == before
@@ -251,7 +251,7 @@ def test_what_is_no_kept_build_is_not_read(
 
 
 def test_a_root_whose_name_is_no_text(tmp_path: Path) -> None:
-    world = World.create_apart(tmp_path)
+    world = ImageProject.create_apart(tmp_path)
     odd = tmp_path / os.fsdecode(b"odd \xff")
     shutil.copytree(world.root, odd)
     words = world.build(world.base().reference, "--json", "--root", odd)
@@ -284,7 +284,7 @@ def test_a_patch_that_became_a_link_is_another_input(tmp_path: Path) -> None:
 
 
 def test_a_changed_build_names_what_was_before_and_which_tag_moved(tmp_path: Path) -> None:
-    world = World.create_apart(tmp_path)
+    world = ImageProject.create_apart(tmp_path)
     base = world.base().reference
     first = world.overlay(*world.build(base, "--json")).check().json
     assert (first["before"], first["moved"]) == ({}, {})

@@ -16,7 +16,7 @@ from builder.errors import OverlayError
 from builder.patch.canonical import Draft, write_patches
 from builder.patch.message import Head
 from builder.source.files import SourceFile
-from tests.unit.trees import plain, plain_git
+from tests.projects.trees import plain, plain_git
 
 DEMO = "def f():\n    a = 1\n\n    b = 2\n    return a + b\n"
 FILES = {
@@ -37,7 +37,7 @@ class Ran:
     error: OverlayError | None
 
 
-class Workshop:
+class SeriesProject:
     """One root, its upstream and its cache."""
 
     def __init__(self, directory: Path, files: Mapping[str, SourceFile] = FILES) -> None:
@@ -142,9 +142,9 @@ class Workshop:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
+def workshop(tmp_path: Path) -> SeriesProject:
     (tmp_path / "home").mkdir()
-    return Workshop(tmp_path)
+    return SeriesProject(tmp_path)
 
 
 def rules(findings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,9 +14,9 @@ import pytest
 from builder.author.worktree import WorkTree
 from builder.errors import InvalidInput, PatchConflict
 from builder.source.files import SourceFile
-from tests.unit.trees import PLAIN, plain
-from tests.unit.workshop import DEMO as DEMO_TEXT
-from tests.unit.workshop import FILES, Workshop, workshop
+from tests.projects.series import DEMO as DEMO_TEXT
+from tests.projects.series import FILES, SeriesProject, workshop
+from tests.projects.trees import PLAIN, plain
 
 __all__ = ["workshop"]
 
@@ -26,7 +26,7 @@ NEW = "Other: a new thing!\n\n# not a comment\n\nUpstream-Status: Pending"
 
 
 @pytest.fixture
-def shop(workshop: Workshop) -> Workshop:
+def shop(workshop: SeriesProject) -> SeriesProject:
     """Three patches: two on one file, one on another."""
     workshop.add(
         "one", (DEMO, "a = 1", "a = 10"), trailers="Upstream-Status: Pending\nBug: https://a.example/1"
@@ -36,7 +36,7 @@ def shop(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def open_tree(shop: Workshop, *arguments: str) -> Path:
+def open_tree(shop: SeriesProject, *arguments: str) -> Path:
     ran = shop("patch", "edit", "--json", "demo", *arguments)
     assert ran.code == 0, ran.error
     return Path(json.loads(ran.out)["worktree"])
@@ -54,7 +54,7 @@ def git(tree: Path, *arguments: str, editor: str = "true", code: int = 0) -> str
     return done.stdout
 
 
-def test_unedited_series_comes_back_byte_for_byte(shop: Workshop) -> None:
+def test_unedited_series_comes_back_byte_for_byte(shop: SeriesProject) -> None:
     before = shop.bytes()
     tree = open_tree(shop)
     assert (
@@ -66,7 +66,7 @@ def test_unedited_series_comes_back_byte_for_byte(shop: Workshop) -> None:
     assert shop.bytes() == before
 
 
-def test_work_tree_shows_touched_files_and_neighbours_and_the_rest_on_demand(shop: Workshop) -> None:
+def test_work_tree_shows_touched_files_and_neighbours_and_the_rest_on_demand(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     assert {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file() and ".git" not in p.parts} == {
         DEMO, OTHER, "python/sglang/run.sh",
@@ -77,7 +77,7 @@ def test_work_tree_shows_touched_files_and_neighbours_and_the_rest_on_demand(sho
     assert git(tree, "status", "--porcelain") == ""
 
 
-def test_amended_commit_changes_its_patch_alone(shop: Workshop) -> None:
+def test_amended_commit_changes_its_patch_alone(shop: SeriesProject) -> None:
     before = shop.bytes()
     tree = open_tree(shop)
     (tree / OTHER).write_text((tree / OTHER).read_text().replace("X = 3", "X = 33"))
@@ -90,7 +90,7 @@ def test_amended_commit_changes_its_patch_alone(shop: Workshop) -> None:
     assert shop("patch", "lint").code == 0
 
 
-def test_reordered_dropped_and_new_commits_are_written_back(shop: Workshop) -> None:
+def test_reordered_dropped_and_new_commits_are_written_back(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     (tree / OTHER).write_text((tree / OTHER).read_text() + "Z = 9\n")
     git(
@@ -113,7 +113,7 @@ def test_reordered_dropped_and_new_commits_are_written_back(shop: Workshop) -> N
     assert shop("patch", "lint").code == 0
 
 
-def test_work_that_is_not_exported_is_never_thrown_away(shop: Workshop) -> None:
+def test_work_that_is_not_exported_is_never_thrown_away(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     (tree / OTHER).write_text("X = 4\n")
     git(tree, "commit", "--quiet", "--all", "--amend", "--no-edit")
@@ -125,7 +125,7 @@ def test_work_that_is_not_exported_is_never_thrown_away(shop: Workshop) -> None:
     assert git(tree, "rev-parse", "HEAD") == head
 
 
-def test_export_does_not_overwrite_patch_files_that_changed_meanwhile(shop: Workshop) -> None:
+def test_export_does_not_overwrite_patch_files_that_changed_meanwhile(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     shop.path("one").write_bytes(shop.path("one").read_bytes().replace(b"demo: one", b"demo: uno"))
     before = shop.bytes()
@@ -139,14 +139,14 @@ def test_export_does_not_overwrite_patch_files_that_changed_meanwhile(shop: Work
     assert b"+X = 4" in (shop.directory / "out" / "three.patch").read_bytes()
 
 
-def test_work_tree_without_work_follows_the_patch_files(shop: Workshop) -> None:
+def test_work_tree_without_work_follows_the_patch_files(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     shop.path("one").write_bytes(shop.path("one").read_bytes().replace(b"demo: one", b"demo: uno"))
     assert open_tree(shop) == tree
     assert "demo: uno" in git(tree, "log", "--format=%s")
 
 
-def test_uncommitted_changes_are_not_exported_silently(shop: Workshop) -> None:
+def test_uncommitted_changes_are_not_exported_silently(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     (tree / OTHER).write_text("X = 4\n")
     ran = shop("patch", "export", "demo")
@@ -154,7 +154,7 @@ def test_uncommitted_changes_are_not_exported_silently(shop: Workshop) -> None:
     assert OTHER in str(ran.error.found)  # type: ignore[union-attr]
 
 
-def test_refresh_folds_changes_into_a_patch_in_one_go(shop: Workshop) -> None:
+def test_refresh_folds_changes_into_a_patch_in_one_go(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     text = (tree / DEMO).read_text()
     (tree / DEMO).write_text(text.replace("a = 10", "a = 11"))
@@ -166,7 +166,7 @@ def test_refresh_folds_changes_into_a_patch_in_one_go(shop: Workshop) -> None:
     assert shop("patch", "export", "demo", "--check").code == 0
 
 
-def test_conflict_is_left_as_git_leaves_it_and_goes_on_after_it_was_resolved(shop: Workshop) -> None:
+def test_conflict_is_left_as_git_leaves_it_and_goes_on_after_it_was_resolved(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     (tree / DEMO).write_text((tree / DEMO).read_text().replace("return a * b", "return a - b"))
     ran = shop("patch", "refresh", "demo", "one")
@@ -192,7 +192,7 @@ def test_conflict_is_left_as_git_leaves_it_and_goes_on_after_it_was_resolved(sho
     assert shop("patch", "lint").code == 0
 
 
-def test_edit_stops_at_the_patch_that_is_named(shop: Workshop) -> None:
+def test_edit_stops_at_the_patch_that_is_named(shop: SeriesProject) -> None:
     tree = open_tree(shop, "one")
     assert git(tree, "log", "-1", "--format=%s") == "demo: one\n"
     (tree / DEMO).write_text((tree / DEMO).read_text().replace("a = 10", "a = 12"))
@@ -202,7 +202,7 @@ def test_edit_stops_at_the_patch_that_is_named(shop: Workshop) -> None:
     assert b"+    a = 12" in shop.path("one").read_bytes()
 
 
-def test_patch_that_does_not_apply_opens_as_a_three_way_conflict(shop: Workshop) -> None:
+def test_patch_that_does_not_apply_opens_as_a_three_way_conflict(shop: SeriesProject) -> None:
     """Its pre-image is known to git, which merges it or stops; the user resolves, the rest goes on top."""
     path = shop.path("two")
     path.write_bytes(path.read_bytes().replace(b"     a = 10\n", b"     a = 1\n"))
@@ -221,7 +221,7 @@ def test_patch_that_does_not_apply_opens_as_a_three_way_conflict(shop: Workshop)
     assert b"     a = 10\n" in path.read_bytes()
 
 
-def test_new_patch_is_a_skeleton_that_passes_once_it_is_filled_in(shop: Workshop) -> None:
+def test_new_patch_is_a_skeleton_that_passes_once_it_is_filled_in(shop: SeriesProject) -> None:
     ran = shop("patch", "new", "demo", "better")
     assert ran.code == 0, ran.error
     tree = open_tree(shop)
@@ -241,7 +241,9 @@ def test_new_patch_is_a_skeleton_that_passes_once_it_is_filled_in(shop: Workshop
     assert b"Overlay-Patch" not in shop.path("better").read_bytes()
 
 
-def test_a_new_patch_is_by_whom_git_says_its_user_is(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_patch_is_by_whom_git_says_its_user_is(
+    shop: SeriesProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada Någon")
     monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
     assert shop("patch", "new", "demo", "better").code == 0
@@ -250,7 +252,7 @@ def test_a_new_patch_is_by_whom_git_says_its_user_is(shop: Workshop, monkeypatch
     assert git(open_tree(shop), "log", "-1", "--format=%an <%ae>").strip() == "B <b@example.org>"
 
 
-def test_two_commits_of_one_patch_are_refused(shop: Workshop) -> None:
+def test_two_commits_of_one_patch_are_refused(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     git(tree, "commit", "--quiet", "--allow-empty", "-C", "HEAD")
     error = shop("patch", "export", "demo").error
@@ -267,7 +269,7 @@ def test_files_that_any_configuration_would_change_stay_as_they_are(tmp_path: Pa
         "python/sglang/run.sh": plain("x\n", "100755"),
         ".gitattributes": plain("* text=auto eol=lf\n*.py diff=python ident\n"),
     }
-    shop = Workshop(tmp_path, files)
+    shop = SeriesProject(tmp_path, files)
     # The release holds these bytes as they are: put there past git's own conversions.
     for path, file in files.items():
         blob = shop.git("hash-object", "-w", "--no-filters", "--stdin", stdin=file.data).decode().strip()
@@ -290,7 +292,7 @@ def test_files_that_any_configuration_would_change_stay_as_they_are(tmp_path: Pa
     assert b"-# caf\xe9\n\\ No newline at end of file\n+# th\xe9\n" in shop.path("latin").read_bytes()
 
 
-def test_series_as_a_branch_of_a_repository_that_has_the_release(shop: Workshop) -> None:
+def test_series_as_a_branch_of_a_repository_that_has_the_release(shop: SeriesProject) -> None:
     ran = shop("patch", "export", "demo", "--format", "branch", "--output", shop.upstream)
     assert ran.code == 0, ran.error
     assert (
@@ -304,7 +306,7 @@ def test_series_as_a_branch_of_a_repository_that_has_the_release(shop: Workshop)
     )
 
 
-def test_new_overlay_keeps_comments_and_pins(shop: Workshop) -> None:
+def test_new_overlay_keeps_comments_and_pins(shop: SeriesProject) -> None:
     assert shop("new", "mine", "--from", "demo").code == 0
     spec = shop.root / "overlays" / "mine.yaml"
     text = spec.read_text()
@@ -319,7 +321,7 @@ def test_new_overlay_keeps_comments_and_pins(shop: Workshop) -> None:
 # --- killed in between --------------------------------------------------------------------------------------
 
 
-def killed_refresh(shop: Workshop, calls: int, *, before: bool) -> bool:
+def killed_refresh(shop: SeriesProject, calls: int, *, before: bool) -> bool:
     """Run ``patch refresh demo one`` in a process that is killed at its n-th call of git; whether it was."""
     child = os.fork()
     if child == 0:
@@ -345,7 +347,7 @@ def killed_refresh(shop: Workshop, calls: int, *, before: bool) -> bool:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_refresh_that_was_killed_at_any_step_is_finished_by_the_next_one(
-    shop: Workshop, before: bool
+    shop: SeriesProject, before: bool
 ) -> None:
     tree = open_tree(shop)
     kills = 0
@@ -367,7 +369,7 @@ def test_refresh_that_was_killed_at_any_step_is_finished_by_the_next_one(
     assert f"+    {value}".encode() in shop.path("one").read_bytes()
 
 
-def test_export_folds_in_what_a_killed_refresh_left(shop: Workshop) -> None:
+def test_export_folds_in_what_a_killed_refresh_left(shop: SeriesProject) -> None:
     tree = open_tree(shop)
     (tree / DEMO).write_text((tree / DEMO).read_text().replace("a = 10", "a = 11"))
     git(tree, "add", "--all")

@@ -17,22 +17,24 @@ import pytest
 from builder.cli.failure import told
 from builder.printable import printable
 from builder.source.git import GitError
-from tests.unit.smallworld import NAME, World
+from tests.projects.image import NAME, ImageProject
 
 CLOSED_OUT, CLOSED_ERR, CLOSED_IN = ">&-", "2>&-", "<&-"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World.create(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
+    return ImageProject.create(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
-def base(world: World) -> str:
+def base(world: ImageProject) -> str:
     return world.base().reference
 
 
-def shell(world: World, words: Sequence[object], redirection: str) -> subprocess.CompletedProcess[bytes]:
+def shell(
+    world: ImageProject, words: Sequence[object], redirection: str
+) -> subprocess.CompletedProcess[bytes]:
     """The command by a shell, which can close and redirect what Python would open."""
     line = ["bash", "-c", f'"$0" "$@" {redirection}', str(world.overlay.program), *map(str, words)]
     return subprocess.run(
@@ -55,7 +57,7 @@ def shell(world: World, words: Sequence[object], redirection: str) -> subprocess
     ],
 )
 def test_every_error_is_one_json_document_on_standard_output(
-    words: list[str], code: int, world: World
+    words: list[str], code: int, world: ImageProject
 ) -> None:
     done = shell(world, [*words, "--json"], "")
     assert done.returncode == code, done.stderr
@@ -68,7 +70,7 @@ def test_every_error_is_one_json_document_on_standard_output(
 
 @pytest.mark.parametrize("redirection", [CLOSED_OUT, CLOSED_ERR, f"{CLOSED_IN} {CLOSED_OUT} {CLOSED_ERR}"])
 def test_closed_streams_neither_stop_a_build_nor_end_up_in_a_file(
-    redirection: str, world: World, base: str
+    redirection: str, world: ImageProject, base: str
 ) -> None:
     expected = world.overlay(*world.build(base, "--json", to="open")).check().json["digest"]
     done = shell(world, world.build(base, to="closed"), redirection)
@@ -78,14 +80,14 @@ def test_closed_streams_neither_stop_a_build_nor_end_up_in_a_file(
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["show", NAME]])
-def test_a_full_disk_for_standard_output_is_exit_8(words: list[str], world: World) -> None:
+def test_a_full_disk_for_standard_output_is_exit_8(words: list[str], world: ImageProject) -> None:
     done = shell(world, words, ">/dev/full")
     assert done.returncode == 8
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
-def test_a_reader_who_left_is_not_told_that_all_was_done(world: World) -> None:
+def test_a_reader_who_left_is_not_told_that_all_was_done(world: ImageProject) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -105,7 +107,7 @@ def test_a_reader_who_left_is_not_told_that_all_was_done(world: World) -> None:
     [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
 )
 def test_a_locale_without_our_characters_gets_escapes_and_whole_json(
-    locale: dict[str, str], world: World, base: str
+    locale: dict[str, str], world: ImageProject, base: str
 ) -> None:
     overlay = world.overlay.with_environment(**locale)
     text = overlay(*world.build(base)).check()
@@ -113,7 +115,7 @@ def test_a_locale_without_our_characters_gets_escapes_and_whole_json(
     assert overlay(*world.build(base, "--json")).check().json["name"] == NAME
 
 
-def test_a_directory_that_is_gone_is_said(world: World) -> None:
+def test_a_directory_that_is_gone_is_said(world: ImageProject) -> None:
     done = shell(world, ["list"], "2>&1")
     assert done.returncode == 0
     line = f'mkdir gone && cd gone && rmdir ../gone && "{world.overlay.program}" list'
@@ -131,7 +133,9 @@ def test_a_directory_that_is_gone_is_said(world: World) -> None:
 @pytest.mark.parametrize(
     "places", [{"OVERLAY_CACHE": "/dev/null"}, {"OVERLAY_CACHE": "/proc/x"}, {"TMPDIR": "/dev/null"}]
 )
-def test_a_place_that_cannot_be_written_is_named(places: dict[str, str], world: World, base: str) -> None:
+def test_a_place_that_cannot_be_written_is_named(
+    places: dict[str, str], world: ImageProject, base: str
+) -> None:
     done = world.overlay.with_environment(**places)(*world.build(base, "--json"))
     if "TMPDIR" in places:  # Python takes the next one that works
         done.check()
@@ -142,7 +146,7 @@ def test_a_place_that_cannot_be_written_is_named(places: dict[str, str], world: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_cleans_up_and_exits_as_a_shell_expects(number: signal.Signals, world: World) -> None:
+def test_a_signal_cleans_up_and_exits_as_a_shell_expects(number: signal.Signals, world: ImageProject) -> None:
     slow = world.directory / f"slow-{number}"
     slow.mkdir()
     (slow / "git").write_text("#!/bin/sh\nexec sleep 60\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import PatchConflict
-from tests.unit.workshop import Workshop, workshop
+from tests.projects.series import SeriesProject, workshop
 
 __all__ = ["workshop"]
 
@@ -15,7 +15,7 @@ DEMO = "python/sglang/demo.py"
 
 
 @pytest.fixture
-def shop(workshop: Workshop) -> Workshop:
+def shop(workshop: SeriesProject) -> SeriesProject:
     workshop.add("one", (DEMO, "b = 2", "b = 3"))
     workshop.add("two", (DEMO, "a = 1", "a = 10"))
     return workshop
@@ -28,7 +28,7 @@ def edit(path: Path, old: bytes, new: bytes) -> bytes:
     return data
 
 
-def test_check_names_stale_patches_and_writes_nothing(shop: Workshop) -> None:
+def test_check_names_stale_patches_and_writes_nothing(shop: SeriesProject) -> None:
     assert shop("patch", "export", "demo", "--check").code == 0
     edit(shop.path("two"), b"@@ -1,5 +1,5 @@", b"@@ -9,5 +9,5 @@")
     before = shop.bytes()
@@ -38,7 +38,7 @@ def test_check_names_stale_patches_and_writes_nothing(shop: Workshop) -> None:
     assert shop.bytes() == before
 
 
-def test_stale_patch_alone_is_written_anew(shop: Workshop) -> None:
+def test_stale_patch_alone_is_written_anew(shop: SeriesProject) -> None:
     good = edit(shop.path("two"), b"@@ -1,5 +1,5 @@", b"@@ -9,5 +9,5 @@")
     untouched = shop.path("one").stat()
     assert "wrote    two\n2 patches, 1 written anew, 1 as before" in shop("patch", "export", "demo").out
@@ -46,14 +46,14 @@ def test_stale_patch_alone_is_written_anew(shop: Workshop) -> None:
     assert shop.path("one").stat().st_mtime_ns == untouched.st_mtime_ns
 
 
-def test_series_that_does_not_apply_writes_nothing(shop: Workshop) -> None:
+def test_series_that_does_not_apply_writes_nothing(shop: SeriesProject) -> None:
     edit(shop.path("two"), b"     b = 3", b"     b = 7")
     before = shop.bytes()
     assert shop("patch", "export", "demo").code == 3
     assert shop.bytes() == before
 
 
-def test_a_commit_that_makes_no_patch_writes_nothing_and_can_be_mended(shop: Workshop) -> None:
+def test_a_commit_that_makes_no_patch_writes_nothing_and_can_be_mended(shop: SeriesProject) -> None:
     """Somebody amends a new commit with a message of one line, and its trailers are gone."""
     told = shop("patch", "new", "demo", "better", "--author", "A <a@example.org>")
     assert told.code == 0
@@ -72,7 +72,7 @@ def test_a_commit_that_makes_no_patch_writes_nothing_and_can_be_mended(shop: Wor
     assert shop.names() == ["one", "two", "better"]
 
 
-def test_a_patch_is_begun_once(shop: Workshop) -> None:
+def test_a_patch_is_begun_once(shop: SeriesProject) -> None:
     words = ("patch", "new", "demo", "better", "--author", "A <a@example.org>")
     assert shop(*words).code == 0
     again = shop(*words)
@@ -80,7 +80,7 @@ def test_a_patch_is_begun_once(shop: Workshop) -> None:
     assert "commit for a patch of this name" in str(again.error)
 
 
-def test_mailbox_goes_to_a_file_or_to_standard_output(shop: Workshop) -> None:
+def test_mailbox_goes_to_a_file_or_to_standard_output(shop: SeriesProject) -> None:
     target = shop.directory / "all.mbox"
     assert shop("patch", "export", "demo", "--format", "mbox", "--output", target).code == 0
     expected = shop.path("one").read_bytes() + b"\n" + shop.path("two").read_bytes()
@@ -91,7 +91,7 @@ def test_mailbox_goes_to_a_file_or_to_standard_output(shop: Workshop) -> None:
     assert shop("patch", "export", "demo", "--format", "mbox").code == 2
 
 
-def test_directory_is_a_series_of_its_own_and_overwrites_nothing_else(shop: Workshop) -> None:
+def test_directory_is_a_series_of_its_own_and_overwrites_nothing_else(shop: SeriesProject) -> None:
     target = shop.directory / "out"
     assert shop("patch", "export", "demo", "--output", target).code == 0
     assert (target / "series").read_text() == "one.patch\ntwo.patch\n"
@@ -102,7 +102,7 @@ def test_directory_is_a_series_of_its_own_and_overwrites_nothing_else(shop: Work
     assert shop("patch", "export", "demo", "--output", elsewhere).code == 1
 
 
-def test_patch_with_files_the_release_lacks_is_left_as_it_is_and_said(shop: Workshop) -> None:
+def test_patch_with_files_the_release_lacks_is_left_as_it_is_and_said(shop: SeriesProject) -> None:
     extra = b"diff --git a/test/x.py b/test/x.py\n--- a/test/x.py\n+++ b/test/x.py\n@@ -7 +7 @@\n-a\n+b\n"
     path = shop.path("two")
     path.write_bytes(path.read_bytes() + extra)
@@ -112,7 +112,7 @@ def test_patch_with_files_the_release_lacks_is_left_as_it_is_and_said(shop: Work
     assert shop.bytes() == before
 
 
-def test_refresh_mends_counts_after_showing_the_change(workshop: Workshop) -> None:
+def test_refresh_mends_counts_after_showing_the_change(workshop: SeriesProject) -> None:
     shop = workshop
     path = shop.add("one", (DEMO, "b = 2", "b = 3"))
     shop.add("two", ("python/sglang/other.py", "X = 1", "X = 2"))
@@ -128,7 +128,7 @@ def test_refresh_mends_counts_after_showing_the_change(workshop: Workshop) -> No
     assert shop("patch", "lint").code == 0
 
 
-def test_refresh_refuses_what_then_breaks_a_later_patch(shop: Workshop) -> None:
+def test_refresh_refuses_what_then_breaks_a_later_patch(shop: SeriesProject) -> None:
     edit(shop.path("one"), b"-    b = 2\n", b"-    b = 2\n-    return a + b\n")
     edit(shop.path("one"), b"\n     return a + b\n", b"\n+    return b\n")
     before = shop.bytes()
@@ -137,17 +137,17 @@ def test_refresh_refuses_what_then_breaks_a_later_patch(shop: Workshop) -> None:
     assert shop.bytes() == before
 
 
-def test_refresh_of_an_unknown_patch_lists_the_known_ones(shop: Workshop) -> None:
+def test_refresh_of_an_unknown_patch_lists_the_known_ones(shop: SeriesProject) -> None:
     ran = shop("patch", "refresh", "demo", "three")
     assert (ran.code, "one, two" in str(ran.error.hint)) == (1, True)  # type: ignore[union-attr]
 
 
-def test_unknown_series_gets_the_nearest_name(shop: Workshop) -> None:
+def test_unknown_series_gets_the_nearest_name(shop: SeriesProject) -> None:
     ran = shop("patch", "export", "dmo")
     assert (ran.code, "demo" in str(ran.error.hint)) == (1, True)  # type: ignore[union-attr]
 
 
-def test_overlays_that_pin_one_series_to_different_releases_are_refused(shop: Workshop) -> None:
+def test_overlays_that_pin_one_series_to_different_releases_are_refused(shop: SeriesProject) -> None:
     spec = (shop.root / "overlays" / "demo.yaml").read_text()
     other = spec.replace("name: demo", "name: other").replace("v1.0.0", "v2.0.0")
     (shop.root / "overlays" / "other.yaml").write_text(other)

@@ -12,7 +12,7 @@ from builder.patch.patch import Patch, parse_patch
 from builder.retire.evaluate import Judgement
 from builder.retire.markdown import evidence_rows
 from builder.retire.retire import retired_patch
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, mail, overlay, write_root
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, mail, overlay, write_root
 
 OTHER = "python/sglang/other.py"
 WORK = b"""\
@@ -40,11 +40,13 @@ WORKED = WORK.replace(
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
-def judged(lab: Lab, before: bytes, after: bytes, *upstream: bytes, trailer: str = "") -> list[Judgement]:
+def judged(
+    lab: HistoryProject, before: bytes, after: bytes, *upstream: bytes, trailer: str = ""
+) -> list[Judgement]:
     """One patch, judged on each of the releases that follow."""
     pin = lab.commit({DEMO: before}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: after}, *([trailer] if trailer else []))
@@ -56,7 +58,7 @@ def judged(lab: Lab, before: bytes, after: bytes, *upstream: bytes, trailer: str
     return [report.of(patch.name, tag) for tag in tags]
 
 
-def one(lab: Lab, before: bytes, after: bytes, target: bytes) -> Judgement:
+def one(lab: HistoryProject, before: bytes, after: bytes, target: bytes) -> Judgement:
     (found,) = judged(lab, before, after, target)
     return found
 
@@ -80,7 +82,9 @@ def proof(found: Judgement) -> tuple[str, str | None]:
         (b"    count_work(total)\n", b"    total += 1\n    count_work(total)\n"),
     ],
 )
-def test_lines_that_stand_between_the_same_neighbours_are_merged(lab: Lab, was: bytes, now: bytes) -> None:
+def test_lines_that_stand_between_the_same_neighbours_are_merged(
+    lab: HistoryProject, was: bytes, now: bytes
+) -> None:
     found = one(lab, WORK, WORKED, WORKED.replace(was, now, 1))
     assert found.verdict.word == "merged", found.verdict.why
     assert not found.verdict.retirable  # the text alone, and nobody said that it is enough
@@ -91,7 +95,7 @@ def test_lines_that_stand_between_the_same_neighbours_are_merged(lab: Lab, was: 
         assert "work" in standing.definition
 
 
-def test_a_clean_merge_is_no_proof_of_need(lab: Lab) -> None:
+def test_a_clean_merge_is_no_proof_of_need(lab: HistoryProject) -> None:
     """Two neighbours are new on either side: git merges without a conflict, and has the check twice."""
     target = WORKED.replace(
         b"        if not item", b"        item.touch()\n        item.lock()\n        if not item"
@@ -118,13 +122,13 @@ def test_a_clean_merge_is_no_proof_of_need(lab: Lab) -> None:
         b"class C:\n" + b"".join(b"    " + line + b"\n" for line in P0_BEFORE.splitlines()),
     ],
 )
-def test_what_is_needed_is_never_merged(lab: Lab, target: bytes) -> None:
+def test_what_is_needed_is_never_merged(lab: HistoryProject, target: bytes) -> None:
     found = one(lab, P0_BEFORE, P0_AFTER, target)
     assert found.verdict.word in ("carry", "rework"), found.verdict.why
     assert not found.verdict.retirable
 
 
-def test_lines_that_the_pin_has_elsewhere_prove_nothing(lab: Lab) -> None:
+def test_lines_that_the_pin_has_elsewhere_prove_nothing(lab: HistoryProject) -> None:
     """A patch that adds sync() to g is not merged because f has it."""
     two = b"def f(x):\n    first(x)\n    sync()\n    last(x)\n\n\ndef g(x):\n    first(x)\n    last(x)\n"
     after = two.replace(b"def g(x):\n    first(x)\n", b"def g(x):\n    first(x)\n    sync()\n")
@@ -137,21 +141,21 @@ def test_lines_that_the_pin_has_elsewhere_prove_nothing(lab: Lab) -> None:
     assert found.verdict.word in ("carry", "rework")
 
 
-def test_a_second_call_in_the_same_function_is_needed(lab: Lab) -> None:
+def test_a_second_call_in_the_same_function_is_needed(lab: HistoryProject) -> None:
     one_call = b"def g(x):\n    sync()\n    first(x)\n    second(x)\n    last(x)\n    return x\n"
     after = one_call.replace(b"    last(x)\n", b"    sync()\n    last(x)\n")
     found = one(lab, one_call, after, one_call.replace(b"    second(x)\n", b"    second(x, deep=True)\n"))
     assert found.verdict.word in ("carry", "rework")
 
 
-def test_nothing_added_proves_nothing_by_lines(lab: Lab) -> None:
+def test_nothing_added_proves_nothing_by_lines(lab: HistoryProject) -> None:
     after = WORK.replace(b'    log.info("worked on %d items", len(items))\n', b"")
     target = WORK.replace(b'    log.info("worked on %d items", len(items))\n', b'    log.debug("worked")\n')
     found = one(lab, WORK, after, target)
     assert found.verdict.word == "rework"
 
 
-def test_half_of_the_hunk_elsewhere_in_the_function_is_no_proof_and_no_carry(lab: Lab) -> None:
+def test_half_of_the_hunk_elsewhere_in_the_function_is_no_proof_and_no_carry(lab: HistoryProject) -> None:
     """Where its lines stand already but not at their place, a person looks before they are put in again."""
     target = WORK.replace(b"    total = 0\n", b"    total = 0\n    count_work(total)\n")
     after = WORK.replace(b"    return total\n", b"    count_work(total)\n    return total\n")
@@ -161,7 +165,7 @@ def test_half_of_the_hunk_elsewhere_in_the_function_is_no_proof_and_no_carry(lab
     assert f"{DEMO}:6" in found.verdict.why
 
 
-def test_one_hunk_there_and_one_needed_is_partial_and_only_the_rest_is_carried(lab: Lab) -> None:
+def test_one_hunk_there_and_one_needed_is_partial_and_only_the_rest_is_carried(lab: HistoryProject) -> None:
     long = WORK.replace(b"        total += value\n", b"        total += value\n" + b"".join(
         b"        step_%d(value)\n" % n for n in range(9)
     ))  # fmt: skip
@@ -200,21 +204,23 @@ def test_one_hunk_there_and_one_needed_is_partial_and_only_the_rest_is_carried(l
         lambda t: t.replace(b"item", b"thing").replace(b"things", b"items"),
     ],
 )
-def test_what_is_equal_but_for_names_and_form_is_merged_by_the_syntax(lab: Lab, edit) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_equal_but_for_names_and_form_is_merged_by_the_syntax(lab: HistoryProject, edit) -> None:  # type: ignore[no-untyped-def]
     found = one(lab, WORK, WORKED, edit(WORKED))
     assert found.verdict.word == "merged", found.verdict.why
     if found.evidence.text.proof == "syntax":
         assert "apart" in found.verdict.why
 
 
-def test_a_patch_of_an_annotation_is_not_there_for_want_of_looking_at_annotations(lab: Lab) -> None:
+def test_a_patch_of_an_annotation_is_not_there_for_want_of_looking_at_annotations(
+    lab: HistoryProject,
+) -> None:
     before = b"@jit\ndef kernel(x, SIZE):\n    return load(x, SIZE)\n"
     after = before.replace(b"SIZE)", b"SIZE: constexpr)", 1)
     found = one(lab, before, after, before.replace(b"load(x, SIZE)", b"load(x, SIZE)  # as it was"))
     assert found.verdict.word == "rework" or found.verdict.word == "carry"
 
 
-def test_other_names_that_mean_something_else_are_no_renamed_locals(lab: Lab) -> None:
+def test_other_names_that_mean_something_else_are_no_renamed_locals(lab: HistoryProject) -> None:
     before = b"def f(a, b):\n    c = a\n    return c - b\n"
     after = b"def f(a, b):\n    c = b\n    return c - b\n"
     found = one(lab, before, after, b"def f(a, b):\n    d = a\n    return d - b\n")
@@ -224,14 +230,14 @@ def test_other_names_that_mean_something_else_are_no_renamed_locals(lab: Lab) ->
 # --- over several releases ----------------------------------------------------------------------------------
 
 
-def test_merged_in_an_earlier_release_and_changed_since(lab: Lab) -> None:
+def test_merged_in_an_earlier_release_and_changed_since(lab: HistoryProject) -> None:
     first, second = judged(lab, P0_BEFORE, P0_AFTER, P0_AFTER, P0_AFTER.replace(b"b = 3", b"b = 4"))
     assert proof(first) == ("merged", "merge")
     assert proof(second) == ("merged", "earlier release")
     assert "merged in v1.1.0, changed since" in second.verdict.why
 
 
-def test_one_release_alone_does_not_know_what_an_earlier_one_had(lab: Lab) -> None:
+def test_one_release_alone_does_not_know_what_an_earlier_one_had(lab: HistoryProject) -> None:
     found = one(lab, P0_BEFORE, P0_AFTER, P0_AFTER.replace(b"b = 3", b"b = 4"))
     assert found.verdict.word == "rework"
 
@@ -245,13 +251,13 @@ def test_one_release_alone_does_not_know_what_an_earlier_one_had(lab: Lab) -> No
         P0_BEFORE.replace(b"    b = 2\n", b"    b  =  2\n"),
     ],
 )
-def test_merged_and_taken_back_is_needed(lab: Lab, back: bytes) -> None:
+def test_merged_and_taken_back_is_needed(lab: HistoryProject, back: bytes) -> None:
     first, second = judged(lab, P0_BEFORE, P0_AFTER, P0_AFTER, back)
     assert first.verdict.word == "merged"
     assert second.verdict.word in ("carry", "rework"), second.verdict.why
 
 
-def test_lines_that_were_only_added_and_are_all_gone_may_have_been_taken_back(lab: Lab) -> None:
+def test_lines_that_were_only_added_and_are_all_gone_may_have_been_taken_back(lab: HistoryProject) -> None:
     again = WORK.replace(b"    for item in items:\n", b"    for item in reversed(items):\n").replace(
         b"    return total\n", b"    return total, 1\n"
     )
@@ -263,7 +269,7 @@ def test_lines_that_were_only_added_and_are_all_gone_may_have_been_taken_back(la
 # --- what retires -------------------------------------------------------------------------------------------
 
 
-def test_text_retires_where_the_patch_says_that_it_has_no_probe(lab: Lab) -> None:
+def test_text_retires_where_the_patch_says_that_it_has_no_probe(lab: HistoryProject) -> None:
     trailer = "Overlay-Probe: none [it only logs]"
     target = WORKED.replace(b"item.load(limit)", b"item.load(limit, retries=3)")
     (found,) = judged(lab, WORK, WORKED, target, trailer=trailer)
@@ -273,7 +279,7 @@ def test_text_retires_where_the_patch_says_that_it_has_no_probe(lab: Lab) -> Non
 # --- where it went ------------------------------------------------------------------------------------------
 
 
-def test_code_that_moved_is_named_with_its_lines(lab: Lab) -> None:
+def test_code_that_moved_is_named_with_its_lines(lab: HistoryProject) -> None:
     body = b"    cutoff = compute_the_cutoff(limit)\n    return cutoff + 1\n"
     before = b"def f(limit):\n" + body
     pin = lab.commit({DEMO: before, OTHER: b"import os\n"}, tag="v1.0.0")
@@ -313,7 +319,7 @@ ALIKE = WORK[WORK.index(b"def work") : WORK.index(b"\n\n\ndef rest")].decode() +
     ],
 )  # fmt: skip
 def test_a_function_that_is_not_there_is_found_under_another_name(
-    lab: Lab, path: str, text: str, like: str
+    lab: HistoryProject, path: str, text: str, like: str
 ) -> None:
     """By its syntax: the patch only adds lines, and none that stand there verbatim."""
     rest = WORK[WORK.index(b"def rest") :]
@@ -329,7 +335,9 @@ def test_a_function_that_is_not_there_is_found_under_another_name(
     assert all(place.endswith(f"in {name} ({like})") and place in found.verdict.why for place in said)
 
 
-def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(lab: Lab, tmp_path: Path) -> None:
+def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(
+    lab: HistoryProject, tmp_path: Path
+) -> None:
     lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('no work')\n")
     pin = lab.commit({DEMO: WORK, OTHER: b"import os\n"}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: WORKED})
@@ -346,12 +354,12 @@ def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(lab: L
 # --- the commits of its pull request ------------------------------------------------------------------------
 
 
-def with_number(lab: Lab, pin: str, files: dict[str, bytes], number: int) -> Patch:
+def with_number(lab: HistoryProject, pin: str, files: dict[str, bytes], number: int) -> Patch:
     patch = lab.patch("p0", pin, files)  # type: ignore[arg-type]
     return parse_patch("p0", patch.data.replace(b"Subject: p0\n", b"Subject: mend f (#%d)\n" % number))
 
 
-def test_its_pull_request_is_found_and_so_is_the_revert(lab: Lab) -> None:
+def test_its_pull_request_is_found_and_so_is_the_revert(lab: HistoryProject) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     patch = with_number(lab, pin, {DEMO: P0_AFTER}, 12)
     assert patch.subject.endswith("(#12)"), patch.subject
@@ -370,7 +378,7 @@ def test_its_pull_request_is_found_and_so_is_the_revert(lab: Lab) -> None:
 # --- what hangs on another ----------------------------------------------------------------------------------
 
 
-def test_a_patch_hangs_on_the_one_that_adds_what_it_uses(lab: Lab) -> None:
+def test_a_patch_hangs_on_the_one_that_adds_what_it_uses(lab: HistoryProject) -> None:
     helper = b"def helper():\n    return 1\n"
     use = b"from sglang.demo import helper\n\n\ndef use():\n    return helper()\n"
     pin = lab.commit({DEMO: helper, OTHER: use}, tag="v1.0.0")
@@ -394,7 +402,7 @@ def test_a_patch_hangs_on_the_one_that_adds_what_it_uses(lab: Lab) -> None:
     assert "depth_of_it" in why
 
 
-def test_markdown_has_the_lines(lab: Lab) -> None:
+def test_markdown_has_the_lines(lab: HistoryProject) -> None:
     found = one(
         lab,
         WORK,
@@ -421,14 +429,14 @@ def test_markdown_has_the_lines(lab: Lab) -> None:
         b"if SLOW:\n    def work(items, limit):\n        return 0\n\n\n" + WORKED,
     ],
 )
-def test_lines_of_a_definition_that_is_there_twice_retire_nothing(lab: Lab, target: bytes) -> None:
+def test_lines_of_a_definition_that_is_there_twice_retire_nothing(lab: HistoryProject, target: bytes) -> None:
     (found,) = judged(lab, WORK, WORKED, target, trailer="Overlay-Probe: none [it needs a GPU]")
     assert found.verdict.word == "rework"
     assert not found.verdict.retirable
     assert "defined 2 times" in found.verdict.why
 
 
-def test_equal_lines_under_parameters_that_changed_places_are_no_merge(lab: Lab) -> None:
+def test_equal_lines_under_parameters_that_changed_places_are_no_merge(lab: HistoryProject) -> None:
     pin = b"def pick(first, second):\n    return join(first, second)\n"
     target = b"def pick(second, first):\n    return join(second, first)\n"
     after = pin.replace(b"join(first, second)", b"join(second, first)")
@@ -437,7 +445,7 @@ def test_equal_lines_under_parameters_that_changed_places_are_no_merge(lab: Lab)
     assert "does what the pin's does" in found.verdict.why
 
 
-def test_methods_that_the_pin_has_twice_as_well_are_merged(lab: Lab) -> None:
+def test_methods_that_the_pin_has_twice_as_well_are_merged(lab: HistoryProject) -> None:
     pin = b"class A:\n    @property\n    def x(self):\n        return load(1)\n\n"
     pin += b"    @x.setter\n    def x(self, value):\n        store(value)\n"
     after = pin.replace(b"load(1)", b"load(2)")

@@ -43,7 +43,7 @@ def probe(tree):
 """
 
 
-class Lab:
+class HistoryProject:
     """Makes commits, patches and probes below ``directory``."""
 
     def __init__(self, directory: Path) -> None:
@@ -178,7 +178,13 @@ environment:
 
 
 def write_root(
-    lab: Lab, root: Path, pin: str, patches: list[Patch], *, release: str = "v1.0.0", lists: str = ""
+    lab: HistoryProject,
+    root: Path,
+    pin: str,
+    patches: list[Patch],
+    *,
+    release: str = "v1.0.0",
+    lists: str = "",
 ) -> Path:
     """A root with one overlay ``demo``, its series and the lab's probes."""
     series = root / "patches" / release
@@ -195,7 +201,7 @@ def write_root(
 
 
 def overlay(
-    lab: Lab, root: Path, *arguments: str, cwd: Path = Path(__file__).parents[2]
+    lab: HistoryProject, root: Path, *arguments: str, cwd: Path = Path(__file__).parents[2]
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     environment = dict(os.environ) | {"OVERLAY_CACHE": str(lab.cache), "OVERLAY_ROOT": str(root)}

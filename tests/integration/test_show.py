@@ -13,7 +13,7 @@ import pytest
 
 from tests import forked
 from tests.conftest import ROOT
-from tests.unit.workshop import Workshop, workshop
+from tests.projects.series import SeriesProject, workshop
 
 __all__ = ["workshop"]
 
@@ -21,18 +21,18 @@ DEMO = "python/sglang/demo.py"
 
 
 @pytest.fixture
-def shop(workshop: Workshop) -> Workshop:
+def shop(workshop: SeriesProject) -> SeriesProject:
     workshop.add("one", (DEMO, "b = 2", "b = 3"))
     workshop.add("two", (DEMO, "b = 3", "b = 4"), trailers="Upstream-Status: Pending\nOverlay-Depends: one")
     return workshop
 
 
-def test_patch_is_shown_byte_for_byte_with_its_place(shop: Workshop) -> None:
+def test_patch_is_shown_byte_for_byte_with_its_place(shop: SeriesProject) -> None:
     ran = shop("show", "demo", "one")
     assert ran.out == "# 1 of 2 in demo, needed by two\n" + shop.path("one").read_text()
 
 
-def test_json_has_the_same_facts(shop: Workshop) -> None:
+def test_json_has_the_same_facts(shop: SeriesProject) -> None:
     facts = json.loads(shop("show", "demo", "two", "--json").out)
     assert facts["place"] == {
         "series": "demo", "number": 2, "of": 2, "before": ["one"], "after": [], "needed_by": [],
@@ -40,12 +40,12 @@ def test_json_has_the_same_facts(shop: Workshop) -> None:
     assert facts["text"] == shop.path("two").read_text()
 
 
-def test_unknown_patch_gets_the_nearest_name(shop: Workshop) -> None:
+def test_unknown_patch_gets_the_nearest_name(shop: SeriesProject) -> None:
     ran = shop("show", "demo", "tow")
     assert (ran.code, "two" in str(ran.error.hint)) == (1, True)  # type: ignore[union-attr]
 
 
-def test_terminals_get_colors_and_all_of_the_text(shop: Workshop) -> None:
+def test_terminals_get_colors_and_all_of_the_text(shop: SeriesProject) -> None:
     ours, theirs = pty.openpty()
     environment = {
         **os.environ,
@@ -92,7 +92,7 @@ def _read(handle: int) -> bytes:
     ],
 )
 def test_shells_complete_overlays_series_and_patches(
-    shop: Workshop, shell: str, line: list[str], expected: set[str]
+    shop: SeriesProject, shell: str, line: list[str], expected: set[str]
 ) -> None:
     *words, incomplete = line
     environment = {
@@ -113,7 +113,7 @@ def test_shells_complete_overlays_series_and_patches(
     assert offered == expected
 
 
-def test_completion_that_cannot_work_offers_nothing(workshop: Workshop, tmp_path: Path) -> None:
+def test_completion_that_cannot_work_offers_nothing(workshop: SeriesProject, tmp_path: Path) -> None:
     environment = {
         **os.environ, "OVERLAY_ROOT": str(tmp_path / "nowhere"), "PYTHONPATH": str(ROOT),
         "_OVERLAY_COMPLETE": "bash_complete", "COMP_WORDS": "overlay show demo ", "COMP_CWORD": "3",

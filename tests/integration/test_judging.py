@@ -9,21 +9,21 @@ import pytest
 
 from builder.patch.patch import Patch
 from builder.retire.evaluate import Judgement
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, RUNS_F, Lab
-from tests.unit.lies import CASES, Case
+from tests.projects.adversarial_cases import CASES, Case
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, RUNS_F, HistoryProject
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
-def one(lab: Lab, pin: str, patch: Patch, target: str) -> Judgement:
+def one(lab: HistoryProject, pin: str, patch: Patch, target: str) -> Judgement:
     return lab.judge(pin, [patch], target).of(patch.name, target)
 
 
 def p0(
-    lab: Lab, before: bytes = P0_BEFORE, after: bytes = P0_AFTER, *, probe: bool = True
+    lab: HistoryProject, before: bytes = P0_BEFORE, after: bytes = P0_AFTER, *, probe: bool = True
 ) -> tuple[str, Patch]:
     pin = lab.commit({DEMO: before}, tag="v1.0.0")
     if probe:
@@ -31,7 +31,7 @@ def p0(
     return pin, lab.patch("p0", pin, {DEMO: after})
 
 
-def git_applies(lab: Lab, target: str, patch: Patch, *options: str) -> bool:
+def git_applies(lab: HistoryProject, target: str, patch: Patch, *options: str) -> bool:
     lab.git("checkout", "--quiet", target)
     command = ["git", "apply", "--check", *options, "-"]
     return not subprocess.run(command, cwd=lab.repository, input=patch.diff, capture_output=True).returncode
@@ -40,7 +40,7 @@ def git_applies(lab: Lab, target: str, patch: Patch, *options: str) -> bool:
 # --- the plain answers --------------------------------------------------------------------------------------
 
 
-def test_needed_patch_is_carried(lab: Lab) -> None:
+def test_needed_patch_is_carried(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({"python/sglang/other.py": b"x = 1\n"}, tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -53,7 +53,7 @@ def test_needed_patch_is_carried(lab: Lab) -> None:
     assert not found.verdict.retirable
 
 
-def test_merged_as_it_is(lab: Lab) -> None:
+def test_merged_as_it_is(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: P0_AFTER}, "fix f (#12)", tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -61,14 +61,14 @@ def test_merged_as_it_is(lab: Lab) -> None:
     assert [hunk.state for hunk in found.evidence.text.hunks] == ["present"]
 
 
-def test_place_that_asks_no_more_is_obsolete(lab: Lab) -> None:
+def test_place_that_asks_no_more_is_obsolete(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: b"def caller():\n    return 4\n"}, "drop f (#13)", tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
     assert (found.verdict.word, found.verdict.retirable) == ("obsolete", True)
 
 
-def test_absent_is_never_retirable_where_a_hunk_still_applies(lab: Lab) -> None:
+def test_absent_is_never_retirable_where_a_hunk_still_applies(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: P0_BEFORE + b"\n\ndef caller():\n    return 4\n"}, tag="v1.1.0")
     lab.probe("p0", BLIND)
@@ -88,7 +88,7 @@ def probe(tree):
 """
 
 
-def test_renamed_site_is_unknown_and_its_place_is_said(lab: Lab) -> None:
+def test_renamed_site_is_unknown_and_its_place_is_said(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: b"import os\n\n\n" + P0_BEFORE.replace(b"def f", b"def g")}, tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -96,7 +96,7 @@ def test_renamed_site_is_unknown_and_its_place_is_said(lab: Lab) -> None:
     assert f"{DEMO}:4" in found.verdict.why
 
 
-def test_site_that_is_not_found_is_unknown(lab: Lab) -> None:
+def test_site_that_is_not_found_is_unknown(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: None, "python/sglang/x.py": b"pass\n"}, "drop the demo (#13)", tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -104,7 +104,7 @@ def test_site_that_is_not_found_is_unknown(lab: Lab) -> None:
     assert not found.verdict.retirable
 
 
-def test_conflict_with_the_defect_there_is_rework(lab: Lab) -> None:
+def test_conflict_with_the_defect_there_is_rework(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: P0_BEFORE.replace(b"b = 2", b"b = 2.5")}, tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -114,7 +114,7 @@ def test_conflict_with_the_defect_there_is_rework(lab: Lab) -> None:
     assert "b = 2.5" in hunk.details
 
 
-def test_probe_that_cannot_tell_is_unknown_and_never_retired(lab: Lab) -> None:
+def test_probe_that_cannot_tell_is_unknown_and_never_retired(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: b"raise RuntimeError\n" + P0_AFTER}, tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -124,7 +124,7 @@ def test_probe_that_cannot_tell_is_unknown_and_never_retired(lab: Lab) -> None:
 # --- case table D -------------------------------------------------------------------------------------------
 
 
-def test_d1_fixed_in_other_words_is_merged_with_both_kinds_of_evidence(lab: Lab) -> None:
+def test_d1_fixed_in_other_words_is_merged_with_both_kinds_of_evidence(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit(
         {DEMO: P0_BEFORE.replace(b"b = 2\n    return a + b", b"b = a + 1\n    return 2 * b")}, tag="v1.1.0"
@@ -153,7 +153,7 @@ FIRST_FIXED = TWINS_BEFORE.replace(b"b = 2", b"b = 3", 1)
 SECOND_FIXED = TWINS_BEFORE[:60] + TWINS_BEFORE[60:].replace(b"b = 2", b"b = 3")
 
 
-def twin_patch(lab: Lab) -> tuple[str, Patch]:
+def twin_patch(lab: HistoryProject) -> tuple[str, Patch]:
     """A patch whose lines say nothing of the function that it is for."""
     pin = lab.commit({DEMO: TWINS_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
@@ -161,19 +161,19 @@ def twin_patch(lab: Lab) -> tuple[str, Patch]:
     lab.git("checkout", "--quiet", pin)
     diff = lab.git("diff", "--full-index", "-U1", "HEAD", lab.after(pin, patch)).encode() + b"\n"
     from builder.patch.patch import parse_patch
-    from tests.unit.lab import mail
+    from tests.projects.history import mail
 
     return pin, parse_patch("p0", mail("p0", diff))
 
 
-def test_d2_merged_although_it_still_applies_to_the_twin(lab: Lab) -> None:
+def test_d2_merged_although_it_still_applies_to_the_twin(lab: HistoryProject) -> None:
     pin, patch = twin_patch(lab)
     lab.commit({DEMO: FIRST_FIXED}, tag="v1.1.0")
     assert git_applies(lab, "v1.1.0", patch)  # the plain method says: still needed
     assert one(lab, pin, patch, "v1.1.0").verdict.word == "merged"
 
 
-def test_twin_block_with_the_fix_is_not_merged(lab: Lab) -> None:
+def test_twin_block_with_the_fix_is_not_merged(lab: HistoryProject) -> None:
     pin, patch = twin_patch(lab)
     lab.commit({DEMO: SECOND_FIXED}, tag="v1.1.0")
     assert git_applies(lab, "v1.1.0", patch, "--reverse")  # the plain method says: already there
@@ -184,7 +184,7 @@ def test_twin_block_with_the_fix_is_not_merged(lab: Lab) -> None:
     assert found.evidence.behaviour.carried.evidence == "f() is 4"
 
 
-def test_twin_above_the_site_does_not_take_the_patch(lab: Lab) -> None:
+def test_twin_above_the_site_does_not_take_the_patch(lab: HistoryProject) -> None:
     pin, patch = twin_patch(lab)
     above = TWINS_BEFORE.partition(b"def g")[0].replace(b"def f", b"def new") + TWINS_BEFORE
     lab.commit({DEMO: above}, tag="v1.1.0")
@@ -198,7 +198,7 @@ def test_twin_above_the_site_does_not_take_the_patch(lab: Lab) -> None:
     assert len(hunk.places) == 2
 
 
-def test_site_is_gone_and_two_blocks_like_it_are_there(lab: Lab) -> None:
+def test_site_is_gone_and_two_blocks_like_it_are_there(lab: HistoryProject) -> None:
     pin, patch = twin_patch(lab)
     body = TWINS_BEFORE.partition(b"def f")[2].partition(b"\n\n\ndef g")[0]
     lab.commit({DEMO: b"def g" + body + b"\n\n\ndef h" + body + b"\n"}, tag="v1.1.0")
@@ -208,7 +208,7 @@ def test_site_is_gone_and_two_blocks_like_it_are_there(lab: Lab) -> None:
     assert (found.verdict.word, found.evidence.text.state) == ("unknown", "conflict")
 
 
-def test_d3_merged_into_a_branch_that_the_target_has_not(lab: Lab) -> None:
+def test_d3_merged_into_a_branch_that_the_target_has_not(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.git("checkout", "--quiet", "-b", "feature")
     lab.commit({DEMO: P0_AFTER}, "fix f (#14)", tag="feature-end")
@@ -224,7 +224,7 @@ def test_d3_merged_into_a_branch_that_the_target_has_not(lab: Lab) -> None:
 )
 @pytest.mark.parametrize(("after", "word"), [(P0_BEFORE, "carry"), (P0_AFTER, "merged")])
 def test_d4_what_is_said_of_the_pull_request_means_nothing(
-    lab: Lab, status: str, after: bytes, word: str
+    lab: HistoryProject, status: str, after: bytes, word: str
 ) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     lab.probe("p0")
@@ -241,7 +241,7 @@ LONG_BEFORE = (
 LONG_AFTER = LONG_BEFORE.replace(b"a = 1", b"a = 2").replace(b"b = 1", b"b = 2")
 
 
-def test_d5_one_of_two_hunks_merged_is_partial_and_the_rest_is_carried(lab: Lab) -> None:
+def test_d5_one_of_two_hunks_merged_is_partial_and_the_rest_is_carried(lab: HistoryProject) -> None:
     pin, patch = p0(lab, LONG_BEFORE, LONG_AFTER)
     lab.commit({DEMO: LONG_BEFORE.replace(b"a = 1", b"a = 2")}, tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -252,7 +252,7 @@ def test_d5_one_of_two_hunks_merged_is_partial_and_the_rest_is_carried(lab: Lab)
     ]
 
 
-def test_d6_first_commit_and_first_release_that_have_it_are_named(lab: Lab) -> None:
+def test_d6_first_commit_and_first_release_that_have_it_are_named(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     for number in range(5):
         lab.commit({"python/sglang/n.py": b"%d\n" % number}, f"work {number}")
@@ -267,7 +267,7 @@ def test_d6_first_commit_and_first_release_that_have_it_are_named(lab: Lab) -> N
     assert (history.method, history.runs <= 4) == ("bisection", True)
 
 
-def test_d6_without_a_repository_the_first_of_the_releases_asked(lab: Lab) -> None:
+def test_d6_without_a_repository_the_first_of_the_releases_asked(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     for number, data in enumerate((P0_BEFORE, P0_AFTER, P0_AFTER), 1):
         lab.commit({DEMO: data}, tag=f"v1.{number}.0")
@@ -278,7 +278,7 @@ def test_d6_without_a_repository_the_first_of_the_releases_asked(lab: Lab) -> No
     assert (history.release, history.method, history.note) == ("v1.2.0", "releases", "")
 
 
-def test_d6_releases_that_were_not_asked_are_said(lab: Lab) -> None:
+def test_d6_releases_that_were_not_asked_are_said(lab: HistoryProject) -> None:
     from builder.retire.history import by_releases
 
     known = ["v1.0.0", "v1.1.0", "v1.2.0", "v1.10.0"]
@@ -291,7 +291,7 @@ def test_d6_releases_that_were_not_asked_are_said(lab: Lab) -> None:
 # --- other lies ---------------------------------------------------------------------------------------------
 
 
-def test_applies_and_compiles_but_what_it_uses_is_gone(lab: Lab) -> None:
+def test_applies_and_compiles_but_what_it_uses_is_gone(lab: HistoryProject) -> None:
     before = b"class C:\n    pass\n\n\nC.three = 3\n\n\ndef f():\n    a = 1\n\n    b = 2\n    return a + b\n"
     pin, patch = p0(lab, before, before.replace(b"b = 2", b"b = C.three"))
     lab.commit({DEMO: before.replace(b"C.three = 3\n", b"")}, tag="v1.1.0")
@@ -319,7 +319,7 @@ def metadata(version: int) -> bytes:
     return b"Name: sglang\nRequires-Dist: flashinfer_python[cu13]==%d\nRequires-Dist: torch==1\n" % version
 
 
-def test_fixed_by_dependency_names_it_and_reopens_when_it_goes_back(lab: Lab) -> None:
+def test_fixed_by_dependency_names_it_and_reopens_when_it_goes_back(lab: HistoryProject) -> None:
     lab.probe("p0", BY_PIN)
     pin = lab.commit({DEMO: P0_BEFORE, METADATA: metadata(2)}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: b"own = 1\n" + P0_BEFORE})
@@ -333,7 +333,7 @@ def test_fixed_by_dependency_names_it_and_reopens_when_it_goes_back(lab: Lab) ->
     assert one(lab, pin, patch, "v1.2.0").verdict.word == "carry"
 
 
-def test_fix_in_the_source_beside_a_new_dependency_is_merged(lab: Lab) -> None:
+def test_fix_in_the_source_beside_a_new_dependency_is_merged(lab: HistoryProject) -> None:
     lab.probe("p0", BY_PIN)
     pin = lab.commit({DEMO: P0_BEFORE, METADATA: metadata(2)}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: b"own = 1\n" + P0_BEFORE})
@@ -354,7 +354,7 @@ def padded(data: bytes) -> bytes:
     return data + b"".join(b"\n\ndef k%d():\n    return %d\n" % (n, n) for n in range(10))
 
 
-def test_moved_file_is_found_and_named(lab: Lab) -> None:
+def test_moved_file_is_found_and_named(lab: HistoryProject) -> None:
     pin, patch = p0(lab, padded(P0_BEFORE), padded(P0_AFTER))
     lab.probe("p0", FOLLOWS)
     lab.commit({DEMO: None, MOVED: padded(P0_BEFORE) + b"\n\nmoved = True\n"}, tag="v1.1.0")
@@ -364,14 +364,14 @@ def test_moved_file_is_found_and_named(lab: Lab) -> None:
     assert found.evidence.text.hunks[0].moved_to == MOVED
 
 
-def test_moved_and_merged(lab: Lab) -> None:
+def test_moved_and_merged(lab: HistoryProject) -> None:
     pin, patch = p0(lab, padded(P0_BEFORE), padded(P0_AFTER))
     lab.probe("p0", FOLLOWS)
     lab.commit({DEMO: None, MOVED: padded(P0_AFTER)}, tag="v1.1.0")
     assert one(lab, pin, patch, "v1.1.0").verdict.word == "merged"
 
 
-def test_moved_merged_and_reverted(lab: Lab) -> None:
+def test_moved_merged_and_reverted(lab: HistoryProject) -> None:
     """What merging makes is in the upstream's objects already."""
     pin, patch = p0(lab, padded(P0_BEFORE), padded(P0_AFTER))
     lab.probe("p0", FOLLOWS)
@@ -381,7 +381,7 @@ def test_moved_merged_and_reverted(lab: Lab) -> None:
     assert (found.verdict.word, found.evidence.text.state) == ("carry", "moves")
 
 
-def test_moved_and_one_of_two_hunks_merged(lab: Lab) -> None:
+def test_moved_and_one_of_two_hunks_merged(lab: HistoryProject) -> None:
     pin, patch = p0(lab, padded(LONG_BEFORE), padded(LONG_AFTER))
     lab.probe("p0", FOLLOWS)
     lab.commit({DEMO: None, MOVED: padded(LONG_BEFORE.replace(b"b = 1", b"b = 2"))}, tag="v1.1.0")
@@ -390,7 +390,7 @@ def test_moved_and_one_of_two_hunks_merged(lab: Lab) -> None:
     assert [hunk.state for hunk in found.evidence.text.hunks] == ["carries", "present"]
 
 
-def test_merged_earlier_patch_takes_nothing_from_a_later_one_on_the_same_lines(lab: Lab) -> None:
+def test_merged_earlier_patch_takes_nothing_from_a_later_one_on_the_same_lines(lab: HistoryProject) -> None:
     pin, first = p0(lab)
     second = lab.patch("p1", lab.after(pin, first), {DEMO: P0_AFTER.replace(b"b = 3", b"b = 3 + 0")})
     lab.probe("p1", RUNS_F.replace("value == 4", f"b'3 + 0' in tree.read({DEMO!r})"))
@@ -399,7 +399,7 @@ def test_merged_earlier_patch_takes_nothing_from_a_later_one_on_the_same_lines(l
     assert [j.verdict.word for j in report.judgements] == ["merged", "carry"]
 
 
-def test_two_patches_squashed_into_one_commit_are_both_merged(lab: Lab) -> None:
+def test_two_patches_squashed_into_one_commit_are_both_merged(lab: HistoryProject) -> None:
     pin, first = p0(lab, LONG_BEFORE, LONG_BEFORE.replace(b"a = 1", b"a = 3"))
     both = LONG_BEFORE.replace(b"a = 1", b"a = 3").replace(b"x7 = 0", b"x7 = 7")
     second = lab.patch("p1", lab.after(pin, first), {DEMO: both}, "Overlay-Probe: none [it changes nothing]")
@@ -408,7 +408,7 @@ def test_two_patches_squashed_into_one_commit_are_both_merged(lab: Lab) -> None:
     assert [j.verdict.word for j in report.judgements] == ["merged", "merged"]
 
 
-def test_still_applies_cleanly_although_the_defect_went_elsewhere(lab: Lab) -> None:
+def test_still_applies_cleanly_although_the_defect_went_elsewhere(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: P0_BEFORE + b"\n\ndef f(f=f):\n    return f() + 1\n"}, tag="v1.1.0")
     assert git_applies(lab, "v1.1.0", patch)
@@ -417,7 +417,7 @@ def test_still_applies_cleanly_although_the_defect_went_elsewhere(lab: Lab) -> N
     assert any("what applies is not what is needed" in line for line in found.verdict.contradictions)
 
 
-def test_merged_and_reverted_is_carried(lab: Lab) -> None:
+def test_merged_and_reverted_is_carried(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: P0_AFTER}, tag="v1.1.0")
     lab.commit({DEMO: P0_BEFORE}, tag="v1.2.0")
@@ -425,7 +425,7 @@ def test_merged_and_reverted_is_carried(lab: Lab) -> None:
     assert [j.verdict.word for j in report.judgements] == ["merged", "carry"]
 
 
-def test_merged_text_whose_defect_is_still_there_is_said(lab: Lab) -> None:
+def test_merged_text_whose_defect_is_still_there_is_said(lab: HistoryProject) -> None:
     pin, patch = p0(lab)
     lab.commit({DEMO: P0_AFTER + b"\n\ndef f():\n    return 0\n"}, tag="v1.1.0")
     found = one(lab, pin, patch, "v1.1.0")
@@ -441,7 +441,7 @@ def test_merged_text_whose_defect_is_still_there_is_said(lab: Lab) -> None:
     [((), False), (("Overlay-Probe: none [docs only]",), True), (("Overlay-Probe: none",), False)],
 )
 def test_text_alone_retires_only_a_patch_that_says_it_has_no_probe(
-    lab: Lab, trailers: tuple[str, ...], retirable: bool
+    lab: HistoryProject, trailers: tuple[str, ...], retirable: bool
 ) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER}, *trailers)
@@ -457,7 +457,7 @@ def test_text_alone_retires_only_a_patch_that_says_it_has_no_probe(
 # --- files created, deleted, moved by the patch itself ------------------------------------------------------
 
 
-def test_created_and_deleted_files(lab: Lab) -> None:
+def test_created_and_deleted_files(lab: HistoryProject) -> None:
     pin = lab.commit({DEMO: P0_BEFORE, "python/sglang/old.py": b"old = 1\n"}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {"python/sglang/new.py": b"new = 1\n", "python/sglang/old.py": None})
     lab.commit({"python/sglang/new.py": b"new = 1\n"}, tag="v1.1.0")
@@ -467,7 +467,7 @@ def test_created_and_deleted_files(lab: Lab) -> None:
     assert [j.evidence.text.state for j in report.judgements] == ["carries", "partial", "merged", "conflict"]
 
 
-def test_crlf_and_bytes_that_are_no_text_survive(lab: Lab) -> None:
+def test_crlf_and_bytes_that_are_no_text_survive(lab: HistoryProject) -> None:
     before = b"a = 1\r\n\xff\xfe = 2\r\n" + b"# x\r\n" * 8 + b"last\r\n"
     pin = lab.commit({DEMO: before}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: before.replace(b"last", b"end")})
@@ -482,6 +482,6 @@ def test_crlf_and_bytes_that_are_no_text_survive(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_right_where_plain_methods_lie(lab: Lab, case: Case) -> None:
+def test_right_where_plain_methods_lie(lab: HistoryProject, case: Case) -> None:
     pin, patch, target = case.make(lab)
     assert one(lab, pin, patch, target).verdict.word == case.right

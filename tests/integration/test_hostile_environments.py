@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Run
-from tests.unit.lab import P0_BEFORE
-from tests.unit.smallworld import SYSTEM, TREE, Layout, World, layer
+from tests.projects.history import P0_BEFORE
+from tests.projects.image import SYSTEM, TREE, ImageProject, Layout, layer
 
 OTHER = {"opt/other/sglang/__init__.py": b"", "opt/other/sglang/demo.py": b"a = 9\n"}
 SECOND = {
@@ -24,11 +24,11 @@ SECOND = {
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World.create(tmp_path)
+def world(tmp_path: Path) -> ImageProject:
+    return ImageProject.create(tmp_path)
 
 
-def base(world: World, more: Mapping[str, bytes], **config: Any) -> str:
+def base(world: ImageProject, more: Mapping[str, bytes], **config: Any) -> str:
     """A base that has also these files; ``config`` changes how its containers start."""
     layout = Layout.create(world.directory / "base")
     settings = {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "WorkingDir": "/"} | config
@@ -37,7 +37,7 @@ def base(world: World, more: Mapping[str, bytes], **config: Any) -> str:
     return layout.reference
 
 
-def build(world: World, reference: str, *more: object, to: str = "out") -> Run:
+def build(world: ImageProject, reference: str, *more: object, to: str = "out") -> Run:
     return world.overlay(*world.build(reference, "--json", *more, to=to))
 
 
@@ -47,7 +47,9 @@ def refused(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", ["auto", f"/{TREE}/sglang"])
-def test_a_spec_that_puts_another_copy_first_builds_nothing_unpatched(world: World, place: str) -> None:
+def test_a_spec_that_puts_another_copy_first_builds_nothing_unpatched(
+    world: ImageProject, place: str
+) -> None:
     world.write_spec(roots=place, more="environment: {PYTHONPATH: /opt/other}\n")
     error = refused(build(world, base(world, OTHER)))
     assert not (world.directory / "out").exists()
@@ -58,7 +60,7 @@ def test_a_spec_that_puts_another_copy_first_builds_nothing_unpatched(world: Wor
         assert "/opt/other/sglang (PYTHONPATH)" in error["found"]
 
 
-def test_the_copy_that_the_spec_puts_first_is_the_one_that_is_patched(world: World) -> None:
+def test_the_copy_that_the_spec_puts_first_is_the_one_that_is_patched(world: ImageProject) -> None:
     world.write_spec(more="environment: {PYTHONPATH: /opt/other}\n")
     reference = base(world, {**OTHER, "opt/other/sglang/demo.py": P0_BEFORE})
     facts = build(world, reference).check().json["images"][0]
@@ -71,7 +73,7 @@ def test_the_copy_that_the_spec_puts_first_is_the_one_that_is_patched(world: Wor
     verify.check()
 
 
-def test_facts_in_the_lock_are_of_one_environment(world: World) -> None:
+def test_facts_in_the_lock_are_of_one_environment(world: ImageProject) -> None:
     """Cold or warm, with a lock or without: the same answer."""
     reference = base(world, OTHER)
     build(world, reference).check()
@@ -87,7 +89,7 @@ def test_facts_in_the_lock_are_of_one_environment(world: World) -> None:
             assert "/opt/other/sglang" in refused(build(world, reference, to="second"))["found"]
 
 
-def test_facts_under_another_base_with_another_environment_are_not_believed(world: World) -> None:
+def test_facts_under_another_base_with_another_environment_are_not_believed(world: ImageProject) -> None:
     build(world, base(world, OTHER)).check()
     shutil.rmtree(world.directory / "base")
     other = base(world, OTHER, Env=["PATH=/usr/bin", "PYTHONPATH=/opt/other"])
@@ -98,12 +100,12 @@ def test_facts_under_another_base_with_another_environment_are_not_believed(worl
     assert "opt/other/sglang/demo.py" in refused(build(world, other, to="second"))["where"]
 
 
-def test_a_path_with_another_python_is_looked_into(world: World) -> None:
+def test_a_path_with_another_python_is_looked_into(world: ImageProject) -> None:
     world.write_spec(more="environment: {PATH: '/opt/none'}\n")
     assert "no Python" in refused(build(world, base(world, SECOND)))["what"]
 
 
-def test_an_entry_point_with_its_own_python(world: World) -> None:
+def test_an_entry_point_with_its_own_python(world: ImageProject) -> None:
     venv = {path: data for path, data in SECOND.items() if not path.endswith("bin/python3")}
     reference = base(
         world, {**venv, "usr/bin/python3.13": b""}, Entrypoint=["/usr/bin/python3.12", "-m", "x"]
@@ -115,20 +117,20 @@ def test_an_entry_point_with_its_own_python(world: World) -> None:
     "loader", ["sglang.py", "sglang.so", "sglang.pyc", "sglang/__init__.py", "sglang/__init__.abi3.so"]
 )
 @pytest.mark.parametrize("where", ["srv/start", "usr/lib/python3.12"])
-def test_what_comes_before_the_patched_copy_is_refused(world: World, where: str, loader: str) -> None:
+def test_what_comes_before_the_patched_copy_is_refused(world: ImageProject, where: str, loader: str) -> None:
     reference = base(world, {f"{where}/{loader}": b""}, WorkingDir="/srv/start")
     world.write_spec(roots=f"/{TREE}/sglang")
     assert f"/{where}/sglang" in refused(build(world, reference))["found"]
 
 
-def test_an_environment_of_the_template_counts(world: World) -> None:
+def test_an_environment_of_the_template_counts(world: ImageProject) -> None:
     template = world.root / "Dockerfile.in"
     template.write_text(template.read_text() + 'ENV PYTHONPATH="/opt/other"\n')
     world.write_spec(roots=f"/{TREE}/sglang")
     assert "/opt/other/sglang" in refused(build(world, base(world, OTHER)))["found"]
 
 
-def test_a_template_that_sets_something_else_for_other_labels_is_refused(world: World) -> None:
+def test_a_template_that_sets_something_else_for_other_labels_is_refused(world: ImageProject) -> None:
     template = world.root / "Dockerfile.in"
     template.write_text(
         template.read_text() + "ENV MANIFEST={{ labels['dev.sglang-overlay.manifest'] | quoted }}\n"
@@ -138,7 +140,7 @@ def test_a_template_that_sets_something_else_for_other_labels_is_refused(world: 
     assert error["found"] == "environment"
 
 
-def test_code_that_runs_at_the_start_is_a_note_in_build_and_verify(world: World) -> None:
+def test_code_that_runs_at_the_start_is_a_note_in_build_and_verify(world: ImageProject) -> None:
     packages = "usr/local/lib/python3.12/dist-packages"
     more = {f"{packages}/evil.pth": b"import evil\n", "usr/lib/python3.12/sitecustomize.py": b"import evil\n"}
     reference = base(world, more)
@@ -151,7 +153,7 @@ def test_code_that_runs_at_the_start_is_a_note_in_build_and_verify(world: World)
             assert any(note.startswith(f"/{path}: ") for note in said), path
 
 
-def test_what_setuptools_and_debian_ship_is_no_note(world: World) -> None:
+def test_what_setuptools_and_debian_ship_is_no_note(world: ImageProject) -> None:
     shim = (
         b"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; "
         b"enabled and __import__('_distutils_hack').add_shim(); \n"

@@ -12,16 +12,16 @@ from builder.patch.patch import Patch, parse_patch
 from builder.patch.series import read_series_file
 from builder.project.spec import read_spec
 from builder.source.git import git_environment
-from tests.unit.lab import DEMO, P0_AFTER, P0_BEFORE, Lab, overlay, write_root
+from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, overlay, write_root
 from tests.unit.test_judging_retire import OTHER, OTHER_PROBE, files_of
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def lab(tmp_path: Path) -> HistoryProject:
+    return HistoryProject(tmp_path)
 
 
-def two_patches(lab: Lab) -> tuple[str, list[Patch]]:
+def two_patches(lab: HistoryProject) -> tuple[str, list[Patch]]:
     pin = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v1.0.0")
     lab.probe("p0")
     lab.probe("p1", OTHER_PROBE)
@@ -32,11 +32,11 @@ def two_patches(lab: Lab) -> tuple[str, list[Patch]]:
     ]
 
 
-def rebase(lab: Lab, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rebase(lab: HistoryProject, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return overlay(lab, root, "rebase", "demo", "--upstream-url", str(lab.repository), *arguments)
 
 
-def in_work_tree(lab: Lab, *arguments: str) -> str:
+def in_work_tree(lab: HistoryProject, *arguments: str) -> str:
     who = {"GIT_AUTHOR_NAME": "p", "GIT_AUTHOR_EMAIL": "p@example.org"}
     done = subprocess.run(
         ["git", *arguments], cwd=work_tree(lab), env=git_environment(who), capture_output=True, check=True
@@ -44,12 +44,12 @@ def in_work_tree(lab: Lab, *arguments: str) -> str:
     return done.stdout.decode()
 
 
-def work_tree(lab: Lab) -> Path:
+def work_tree(lab: HistoryProject) -> Path:
     directory = lab.state / "sglang-overlay" / "rebase"
     return next(directory.glob("demo-*[0-9a-f]"), directory / "none")
 
 
-def test_merged_patch_is_left_out_and_the_rest_carried(lab: Lab, tmp_path: Path) -> None:
+def test_merged_patch_is_left_out_and_the_rest_carried(lab: HistoryProject, tmp_path: Path) -> None:
     pin, patches = two_patches(lab)
     new = lab.commit({DEMO: P0_AFTER}, "mend f (#5)", tag="v1.1.0")
     root = write_root(lab, tmp_path / "root", pin, patches, lists="only: [p0, p1]\n")
@@ -76,7 +76,7 @@ def test_merged_patch_is_left_out_and_the_rest_carried(lab: Lab, tmp_path: Path)
     assert [j["verdict"] for j in after["reports"][0]["judgements"]] == ["carry"]
 
 
-def test_another_overlay_is_written_and_the_old_one_stays(lab: Lab, tmp_path: Path) -> None:
+def test_another_overlay_is_written_and_the_old_one_stays(lab: HistoryProject, tmp_path: Path) -> None:
     pin, patches = two_patches(lab)
     lab.commit({"python/sglang/n.py": b"1\n"}, tag="v1.1.0")
     root = write_root(lab, tmp_path / "root", pin, patches)
@@ -92,13 +92,15 @@ def test_another_overlay_is_written_and_the_old_one_stays(lab: Lab, tmp_path: Pa
 
 
 @pytest.fixture
-def conflicting(lab: Lab, tmp_path: Path) -> Path:
+def conflicting(lab: HistoryProject, tmp_path: Path) -> Path:
     pin, patches = two_patches(lab)
     lab.commit({DEMO: P0_BEFORE.replace(b"b = 2", b"b = 2.5")}, tag="v1.1.0")
     return write_root(lab, tmp_path / "root", pin, patches)
 
 
-def test_conflict_is_open_as_git_leaves_it_and_goes_on_when_resolved(lab: Lab, conflicting: Path) -> None:
+def test_conflict_is_open_as_git_leaves_it_and_goes_on_when_resolved(
+    lab: HistoryProject, conflicting: Path
+) -> None:
     before = files_of(conflicting)
     done = rebase(lab, conflicting, "--onto", "v1.1.0")
     assert done.returncode == 3
@@ -118,7 +120,9 @@ def test_conflict_is_open_as_git_leaves_it_and_goes_on_when_resolved(lab: Lab, c
     assert read_series_file(conflicting / "patches/v1.1.0") == ["p0", "p1"]
 
 
-def test_resolution_whose_probe_does_not_say_fixed_is_not_written(lab: Lab, conflicting: Path) -> None:
+def test_resolution_whose_probe_does_not_say_fixed_is_not_written(
+    lab: HistoryProject, conflicting: Path
+) -> None:
     before = files_of(conflicting)
     rebase(lab, conflicting, "--onto", "v1.1.0")
     (work_tree(lab) / DEMO).write_bytes(P0_BEFORE.replace(b"b = 2", b"b = 7"))
@@ -134,7 +138,7 @@ def test_resolution_whose_probe_does_not_say_fixed_is_not_written(lab: Lab, conf
     assert read_series_file(conflicting / "patches/v1.1.0") == ["p0", "p1"]
 
 
-def test_commit_of_no_patch_is_named(lab: Lab, conflicting: Path) -> None:
+def test_commit_of_no_patch_is_named(lab: HistoryProject, conflicting: Path) -> None:
     rebase(lab, conflicting, "--onto", "v1.1.0")
     (work_tree(lab) / DEMO).write_bytes(P0_AFTER)
     in_work_tree(lab, "add", DEMO)
@@ -143,7 +147,7 @@ def test_commit_of_no_patch_is_named(lab: Lab, conflicting: Path) -> None:
     assert (done.returncode, "does not say which patch it is" in done.stderr) == (1, True)
 
 
-def test_abort_leaves_everything_as_it_was(lab: Lab, conflicting: Path) -> None:
+def test_abort_leaves_everything_as_it_was(lab: HistoryProject, conflicting: Path) -> None:
     before = files_of(conflicting)
     rebase(lab, conflicting, "--onto", "v1.1.0")
     assert rebase(lab, conflicting, "--onto", "v1.1.0").returncode == 1  # one at a time
@@ -153,7 +157,9 @@ def test_abort_leaves_everything_as_it_was(lab: Lab, conflicting: Path) -> None:
     assert rebase(lab, conflicting, "--continue").returncode == 1
 
 
-def test_merge_that_no_probe_vouches_for_is_shown_and_then_accepted(lab: Lab, tmp_path: Path) -> None:
+def test_merge_that_no_probe_vouches_for_is_shown_and_then_accepted(
+    lab: HistoryProject, tmp_path: Path
+) -> None:
     before = P0_BEFORE + b"\n\ndef g():\n    return 1\n"
     pin = lab.commit({DEMO: before}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: before.replace(b"b = 2", b"b = 3").replace(b"return 1", b"return 2")})
@@ -168,7 +174,7 @@ def test_merge_that_no_probe_vouches_for_is_shown_and_then_accepted(lab: Lab, tm
     assert [line for hunk in diff.hunks for line in hunk.lines if line[:1] == b"+"] == [b"+    return 2\n"]
 
 
-def test_release_that_nobody_can_pin_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_release_that_nobody_can_pin_is_refused(lab: HistoryProject, tmp_path: Path) -> None:
     pin, patches = two_patches(lab)
     root = write_root(lab, tmp_path / "root", pin, patches)
     done = overlay(lab, root, "rebase", "demo", "--onto", f"{lab.repository}@v1.0.0")
@@ -178,7 +184,7 @@ def test_release_that_nobody_can_pin_is_refused(lab: Lab, tmp_path: Path) -> Non
 # --- what is left out, and what that asks of the others -----------------------------------------------------
 
 
-def no_probes(lab: Lab, *trailers: str) -> tuple[str, list[Patch]]:
+def no_probes(lab: HistoryProject, *trailers: str) -> tuple[str, list[Patch]]:
     pin = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v1.0.0")
     p0 = lab.patch("p0", pin, {DEMO: P0_AFTER}, *trailers)
     lab.probe("p1", OTHER_PROBE)
@@ -187,7 +193,7 @@ def no_probes(lab: Lab, *trailers: str) -> tuple[str, list[Patch]]:
     return pin, [p0, p1]
 
 
-def test_text_alone_leaves_nothing_out_in_any_of_the_three(lab: Lab, tmp_path: Path) -> None:
+def test_text_alone_leaves_nothing_out_in_any_of_the_three(lab: HistoryProject, tmp_path: Path) -> None:
     pin, patches = no_probes(lab)
     root = write_root(lab, tmp_path / "root", pin, patches)
     before = files_of(root)
@@ -215,7 +221,7 @@ def test_text_alone_leaves_nothing_out_in_any_of_the_three(lab: Lab, tmp_path: P
     ids=["the patch says it", "the user says it"],
 )
 def test_text_alone_is_enough_where_somebody_says_so(
-    lab: Lab, tmp_path: Path, trailers: tuple[str, ...], options: tuple[str, ...]
+    lab: HistoryProject, tmp_path: Path, trailers: tuple[str, ...], options: tuple[str, ...]
 ) -> None:
     pin, patches = no_probes(lab, *trailers)
     root = write_root(lab, tmp_path / "root", pin, patches)
@@ -231,7 +237,9 @@ def test_text_alone_is_enough_where_somebody_says_so(
     ("name", "what"),
     [("p1", "the patch has a probe, and that decides"), ("p9", "there is no patch of this name to accept")],
 )
-def test_accepting_what_cannot_be_accepted_is_refused(lab: Lab, tmp_path: Path, name: str, what: str) -> None:
+def test_accepting_what_cannot_be_accepted_is_refused(
+    lab: HistoryProject, tmp_path: Path, name: str, what: str
+) -> None:
     pin, patches = no_probes(lab)
     root = write_root(lab, tmp_path / "root", pin, patches)
     for command in (("diff", "demo"), ("rebase", "demo", "--onto", "v1.1.0")):
@@ -239,7 +247,7 @@ def test_accepting_what_cannot_be_accepted_is_refused(lab: Lab, tmp_path: Path, 
         assert (done.returncode, what in done.stderr) == (1, True)
 
 
-def test_patch_that_depends_on_an_obsolete_one_is_not_carried(lab: Lab, tmp_path: Path) -> None:
+def test_patch_that_depends_on_an_obsolete_one_is_not_carried(lab: HistoryProject, tmp_path: Path) -> None:
     pin, patches = two_patches(lab)
     lab.commit({DEMO: b"def caller():\n    return 4\n"}, "drop f", tag="v1.1.0")
     root = write_root(lab, tmp_path / "root", pin, patches)
@@ -255,7 +263,9 @@ def test_patch_that_depends_on_an_obsolete_one_is_not_carried(lab: Lab, tmp_path
     assert read_series_file(root / "patches/v1.1.0") == ["p1"]
 
 
-def test_patch_that_depends_on_one_left_out_by_hand_is_not_carried(lab: Lab, conflicting: Path) -> None:
+def test_patch_that_depends_on_one_left_out_by_hand_is_not_carried(
+    lab: HistoryProject, conflicting: Path
+) -> None:
     assert rebase(lab, conflicting, "--onto", "v1.1.0").returncode == 3
     in_work_tree(lab, "checkout", "--quiet", "HEAD", "--", DEMO)
     done = rebase(lab, conflicting, "--continue")
@@ -264,7 +274,9 @@ def test_patch_that_depends_on_one_left_out_by_hand_is_not_carried(lab: Lab, con
     assert not (conflicting / "patches/v1.1.0").exists()
 
 
-def test_retiring_a_needless_patch_that_another_depends_on_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_retiring_a_needless_patch_that_another_depends_on_is_refused(
+    lab: HistoryProject, tmp_path: Path
+) -> None:
     pin = lab.commit({DEMO: P0_BEFORE, OTHER: b"x = 1\n"}, tag="v0.9.0")
     lab.probe("p0")
     lab.probe("p1", OTHER_PROBE)
@@ -288,7 +300,7 @@ LONG_AFTER = LONG.replace(b"    second(x)\n", b"    check_it(x)\n    second(x)\n
 )
 
 
-def test_what_the_release_has_already_is_not_put_in_twice(lab: Lab, tmp_path: Path) -> None:
+def test_what_the_release_has_already_is_not_put_in_twice(lab: HistoryProject, tmp_path: Path) -> None:
     """A neighbour is new beside the first hunk: git alone would merge it cleanly, a second time."""
     pin = lab.commit({DEMO: LONG}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: LONG_AFTER})
@@ -304,7 +316,9 @@ def test_what_the_release_has_already_is_not_put_in_twice(lab: Lab, tmp_path: Pa
     assert [line for hunk in diff.hunks for line in hunk.lines if line[:1] == b"+"] == [b"+    note_it(x)\n"]
 
 
-def test_patch_judged_to_need_a_person_stops_although_git_merges_it(lab: Lab, tmp_path: Path) -> None:
+def test_patch_judged_to_need_a_person_stops_although_git_merges_it(
+    lab: HistoryProject, tmp_path: Path
+) -> None:
     """Its line stands in the function already, at another place."""
     pin = lab.commit({DEMO: LONG}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: LONG.replace(b"    last(x)\n", b"    note_it(x)\n    last(x)\n")})
@@ -315,7 +329,9 @@ def test_patch_judged_to_need_a_person_stops_although_git_merges_it(lab: Lab, tm
     assert not (root / "patches/v1.1.0").exists()
 
 
-def test_what_a_release_between_had_and_has_changed_since_is_left_out(lab: Lab, tmp_path: Path) -> None:
+def test_what_a_release_between_had_and_has_changed_since_is_left_out(
+    lab: HistoryProject, tmp_path: Path
+) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER}, "Overlay-Probe: none [a number]")
     between = lab.commit({DEMO: P0_AFTER}, tag="v1.1.0")

@@ -16,16 +16,16 @@ import pytest
 from builder.errors import InvalidInput, Unavailable
 from builder.project.lock import Lock, check_writable, read_lock, update_lock, write_lock
 from tests.conftest import ROOT
-from tests.unit.lab import DEMO
-from tests.unit.smallworld import TREE, World
+from tests.projects.history import DEMO
+from tests.projects.image import TREE, ImageProject
 
 Change = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, str, str, bytes]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageProject, str, str, bytes]:
     """A world that was built once: it, its base, its digest, its lock."""
-    world = World.create(tmp_path_factory.mktemp("world"))
+    world = ImageProject.create(tmp_path_factory.mktemp("world"))
     base = world.base().reference
     digest = world.overlay(*world.build(base, "--json")).check().json["digest"]
     return world, base, digest, world.lock.read_bytes()
@@ -59,7 +59,7 @@ LIES: dict[str, Change] = {
 
 @pytest.mark.parametrize("what", LIES)
 def test_what_a_lock_says_and_cannot_be_is_read_from_the_base_again(
-    what: str, built: tuple[World, str, str, bytes]
+    what: str, built: tuple[ImageProject, str, str, bytes]
 ) -> None:
     world, base, digest, sound = built
     value = json.loads(sound)
@@ -88,7 +88,7 @@ def test_a_lock_that_could_not_be_written_is_not_read(data: bytes, tmp_path: Pat
 
 
 def test_a_lock_that_cannot_be_written_is_said_before_anything_is_pushed(
-    built: tuple[World, str, str, bytes],
+    built: tuple[ImageProject, str, str, bytes],
 ) -> None:
     world, base, _, _ = built
     place = world.spec / "demo.lock"
