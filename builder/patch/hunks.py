@@ -83,11 +83,22 @@ class Problem:
     hint: str = ""
 
 
-def split_lines(data: bytes) -> list[bytes]:
+class Lines(list[bytes]):
+    """The lines of a file, each with its newline, and the file's bytes; it is not changed.
+
+    Args:
+        data: the bytes; only ``\\n`` ends a line.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        *whole, last = data.split(b"\n")
+        super().__init__([line + b"\n" for line in whole] + ([last] if last else []))
+        self.data = data
+
+
+def split_lines(data: bytes) -> Lines:
     """Lines with their newlines; only ``\\n`` ends a line."""
-    lines = data.split(b"\n")
-    last = lines.pop()
-    return [line + b"\n" for line in lines] + ([last] if last else [])
+    return Lines(data)
 
 
 def find_lines(lines: Sequence[bytes], wanted: Sequence[bytes]) -> list[int]:
@@ -95,7 +106,8 @@ def find_lines(lines: Sequence[bytes], wanted: Sequence[bytes]) -> list[int]:
     if not wanted:
         return []
     # Searched as one string: the time is then linear, also in a file of 100,000 equal lines.
-    data, needle = b"".join(lines), b"".join(wanted)
+    data = lines.data if isinstance(lines, Lines) else b"".join(lines)
+    needle = b"".join(wanted)
     ends_anywhere = needle.endswith(b"\n")
     found: list[int] = []
     counted = line = 0

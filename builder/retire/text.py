@@ -22,6 +22,7 @@ from builder.patch.apply import AppliedSeries, FileChange, PatchReport, try_seri
 from builder.patch.definitions import outline_of
 from builder.patch.diff import FileDiff, Hunk
 from builder.patch.hunks import (
+    Lines,
     PlacedHunk,
     apply_hunks,
     no_place,
@@ -563,23 +564,33 @@ def _all_hunks(report: PatchReport, state: HunkState) -> list[HunkEvidence]:
 def _ask_hunks(scratch: Scratch, questions: Sequence[_HunkQuestion]) -> list[HunkEvidence]:
     """What each hunk alone becomes: all in one merge, each hunk's file under a name of its own."""
     base, ours, theirs = {}, {}, {}
+    read: dict[int, tuple[SourceFile, Lines]] = {}  # by identity: the hunks of a file have it in common
+
+    def known(source: SourceFile) -> tuple[SourceFile, Lines]:
+        if id(source) not in read:
+            read[id(source)] = SourceFile("100644", source.data), split_lines(source.data)
+        return read[id(source)]
+
     for number, question in enumerate(questions):
-        alone = apply_hunks([question.hunk], [question.place], split_lines(question.pre.data))
-        base[str(number)] = SourceFile("100644", question.pre.data)
-        ours[str(number)] = SourceFile("100644", question.ours.data)
-        theirs[str(number)] = SourceFile("100644", alone)
+        base[str(number)], lines = known(question.pre)
+        ours[str(number)], _ = known(question.ours)
+        theirs[str(number)] = SourceFile("100644", apply_hunks([question.hunk], [question.place], lines))
     merged = scratch.merge([ThreeWay(base, ours, theirs)] if questions else [])
     return [
-        _hunk_evidence(question, merged[0].files[str(number)].data, str(number) not in merged[0].conflicts)
+        _hunk_evidence(
+            question,
+            known(question.ours)[1],
+            merged[0].files[str(number)].data,
+            str(number) not in merged[0].conflicts,
+        )
         for number, question in enumerate(questions)
     ]
 
 
-def _hunk_evidence(question: _HunkQuestion, result: bytes, clean: bool) -> HunkEvidence:
+def _hunk_evidence(question: _HunkQuestion, lines: Lines, result: bytes, clean: bool) -> HunkEvidence:
     path, number, moved = question.path, question.number, question.moved_to
     if clean and result == question.ours.data:
         return HunkEvidence(path, number, "present", moved_to=moved)
-    lines = split_lines(question.ours.data)
     fits = tuple(place + 1 for place in places_of(question.hunk, lines))
     if clean:
         line = _first_difference(lines, split_lines(result)) + 1 - question.hunk.leading_context
