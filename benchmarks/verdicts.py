@@ -3,7 +3,8 @@
     python -m benchmarks.verdicts
 
 Each case is a small repository of its own (``tests/projects/adversarial_cases.py``). The plain methods say
-"needed" or "not needed"; where one only fails, a person takes that for "needed". Ours must give the exact verdict. Writes
+"needed" or "not needed"; where one only fails, a person takes that for "needed". Ours must give the exact
+verdict. Writes
 ``docs/verdicts.md``; fails when ours is wrong once.
 """
 
