@@ -207,7 +207,7 @@ class Facts:
         And for containers that start like that: another environment can mean another Python, or another copy.
 
         Facts of more paths would bring along the bytecode of modules that are not patched any more. Facts
-        that put a file elsewhere than below its root, or empty the bytecode of other modules, are no answer.
+        that put a file elsewhere than below its root, or empty the bytecode of other modules, are not an answer.
         """
         asked = {root.path: root.asked for root in self.roots}
         is_asked = self.files.keys() == set(paths) and asked == dict(roots)
@@ -728,7 +728,7 @@ def _file_fact(path: str, root: RootFact, fs: RootFS) -> FileFact:
         return FileFact(_real_path_of_new(image_path, fs), None)
     if not found.is_file or found.blob is None:
         raise ImageMismatch(
-            "a file to be patched is no regular file of a sensible size",
+            "a file to be patched is not a regular file of a sensible size",
             where="/" + image_path,
             found=f"{found.kind.value}, {found.size} bytes",
         )

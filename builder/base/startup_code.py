@@ -30,7 +30,7 @@ _KNOWN_LINES = (
         r"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os\.environ\.get\(var, '(local|stdlib)'\)"
         r" == 'local'; enabled and __import__\('_distutils_hack'\)(\.add_shim\(\);|\.add_shim\(\));? ?"
     ),
-    # setuptools, NAME-nspkg.pth: a namespace that is no package of ours
+    # setuptools, NAME-nspkg.pth: a namespace that is not a package of ours
     re.compile(
         r"import sys, types, os;(has_mfs = sys\.version_info > \(3, 5\);)?p = os\.path\.join\("
         r"sys\._getframe\(1\)\.f_locals\['sitedir'\], \*\('(?P<name>\w+)',(?: ?'\w+',?)*\)\);"

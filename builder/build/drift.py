@@ -102,7 +102,7 @@ def damaged_patches(lock: Lock, directory: Path) -> list[Drift]:
     """
     locked = lock.sections.get(INPUTS)
     patches = _patches(locked) if isinstance(locked, dict) else {}
-    # A lock is anybody's: a name that leads elsewhere is no file of this directory.
+    # A lock is anybody's: a name that leads elsewhere is not a file of this directory.
     paths = {name: directory / f"{name}.patch" for name in patches}
     found = {name: _sha256(path) for name, path in paths.items() if path.parent == directory}
     return [

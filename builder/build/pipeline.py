@@ -363,14 +363,14 @@ def creation_time(spec: Spec) -> int:
     """``SOURCE_DATE_EPOCH``, else midnight UTC of the spec's date; seconds since 1970.
 
     Raises:
-        InvalidInput: the variable is no number of seconds.
+        InvalidInput: the variable is not a number of seconds.
     """
     said = os.environ.get("SOURCE_DATE_EPOCH")
     if said is None:
         return int(datetime.datetime.combine(spec.date, datetime.time(), datetime.UTC).timestamp())
     if not said.isascii() or not said.isdigit() or len(said) > 11:
         raise InvalidInput(
-            "SOURCE_DATE_EPOCH is no time",
+            "SOURCE_DATE_EPOCH is not a time",
             where="environment",
             expected="seconds since 1970",
             found=said[:40],

@@ -4,7 +4,7 @@ A build's digest is decided by its inputs alone, so the same inputs need no seco
 names a file of the cache; that file says which build it holds and what the inputs were, each of which is
 compared: the spec, the series and its patches, the probes, the template, this program, and what the lock
 knows of the bases. What does not have its checksum is not used; the cache is the user's own, and whoever
-writes there could make a checksum too. Versions of jinja2 and pydantic are no inputs: what they make of the
+writes there could make a checksum too. Versions of jinja2 and pydantic are not inputs: what they make of the
 same inputs is the same, and the tests of reproducibility are where that is seen.
 """
 
@@ -222,7 +222,7 @@ _PROGRAM = program_stamp(Path(__file__).parent.parent)
 
 
 def _read(place: Path) -> bytes:
-    """A kept build; an error if it is no file, or too large to be one."""
+    """A kept build; an error if it is not a file, or too large to be one."""
     handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -183,7 +183,7 @@ def _spend(work: int) -> None:
 
 
 def _check_size(value: object) -> None:
-    """Refuse a value whose text would be longer than a Dockerfile may be, or that is no plain value."""
+    """Refuse a value whose text would be longer than a Dockerfile may be, or that is not a plain value."""
     from jinja2 import Undefined
 
     size, waiting = 0, [value]
@@ -209,7 +209,7 @@ def _finalize(value: object) -> object:
     if isinstance(value, KeysView | ValuesView | ItemsView):
         raise _UnfitError("a list is printed with join or json")
     text = str(value)
-    text.encode()  # a surrogate is no character
+    text.encode()  # a surrogate is not a character
     if _CONTROLS.search(text):
         raise _UnfitError(f"a value has a control character or a line break in it: {text[:80]!r}")
     if text.endswith("\\"):

@@ -93,7 +93,7 @@ def _width(text: str) -> int:
 
 
 def _terminal_width() -> int | None:
-    """Columns of the terminal; None when standard output is no terminal, where nothing is cut."""
+    """Columns of the terminal; None when standard output is not a terminal, where nothing is cut."""
     if not sys.stdout.isatty():
         return None
     from shutil import get_terminal_size

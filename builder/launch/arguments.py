@@ -166,7 +166,7 @@ def read_parser(release: str, files: Mapping[str, bytes]) -> Parser:
         files: by path in the source tree, see :func:`parser_files`.
 
     Raises:
-        InvalidInput: the sources declare none, or are no Python.
+        InvalidInput: the sources declare none, or are not Python.
     """
     known: dict[str, Known] = {}
     for path, data in sorted(files.items()):
@@ -335,7 +335,7 @@ def _check_values(known: Known, name: str, given: Sequence[str]) -> None:
             )
         if known.number and not _is_number(value, known.number):
             raise UsageError(
-                "a server argument is no number",
+                "a server argument is not a number",
                 where=name,
                 expected="an integer" if known.number == "int" else "a number",
                 found=value,

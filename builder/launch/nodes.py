@@ -127,7 +127,7 @@ def _check_network(addresses: Sequence[Address], network: Network) -> None:
         small = network.prefixlen >= network.max_prefixlen - 1
         if address.version == 4 and not small and address in (network[0], network[-1]):
             raise UsageError(
-                "this is no node's address, but the network's own",
+                "this is not a node's address, but the network's own",
                 where=f"--nodes, rank {rank}",
                 found=str(address),
             )

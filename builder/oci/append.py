@@ -66,7 +66,7 @@ def append(
             get none: say what must be known of an image in ``labels``, which both families hold.
 
     Raises:
-        ImageMismatch: the base contradicts itself, is no single image, or has no room for a layer.
+        ImageMismatch: the base contradicts itself, is not a single image, or has no room for a layer.
     """
     base, settings = check_base(manifest, config)
     if layer.descriptor.media_type != layer_media_type(manifest.media_type):
@@ -126,7 +126,7 @@ def new_index(children: Sequence[Descriptor], *, annotations: Mapping[str, str] 
     A Docker manifest list holds Docker manifests only, and no annotations; everything else is an OCI index.
 
     Raises:
-        ImageMismatch: no child, one without a platform, a platform twice, or a child that is no image.
+        ImageMismatch: no child, one without a platform, a platform twice, or a child that is not an image.
     """
     if not children:
         raise ImageMismatch("an index needs at least one image")
@@ -165,7 +165,7 @@ def base_layers(manifest: RawManifest) -> tuple[Descriptor, ...]:
     """The layers of a platform manifest, lowest first.
 
     Raises:
-        ImageMismatch: one is no descriptor, or not of a kind that every engine and registry has
+        ImageMismatch: one is not a descriptor, or not of a kind that every engine and registry has
             (foreign layers, which registries do not store, among them).
     """
     where = f"manifest {manifest.digest}"
@@ -194,7 +194,7 @@ def diff_ids(config: bytes) -> tuple[str, ...]:
         raise _broken("image config", "no list of diff IDs")
     for diff_id in found:
         if not isinstance(diff_id, str) or not is_digest(diff_id):
-            raise _broken("image config", f"a diff ID that is no sha256 digest: {diff_id!r:.90}")
+            raise _broken("image config", f"a diff ID that is not a sha256 digest: {diff_id!r:.90}")
     return tuple(found)
 
 
@@ -219,7 +219,7 @@ def labels_of(config: bytes) -> dict[str, str]:
     """The labels of a config.
 
     Raises:
-        ImageMismatch: they are no object of texts.
+        ImageMismatch: they are not an object of texts.
     """
     return _texts(_inner(json_object(config, "image config")).get("Labels"), "labels")
 
@@ -228,7 +228,7 @@ def annotations_of(manifest: RawManifest) -> dict[str, str]:
     """The annotations of a platform manifest.
 
     Raises:
-        ImageMismatch: they are no object of texts.
+        ImageMismatch: they are not an object of texts.
     """
     return _texts(_read_manifest(manifest).get("annotations"), "annotations")
 
@@ -329,7 +329,7 @@ def check_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], di
 def _filled_history(settings: dict[str, Any], where: str) -> int:
     history = settings.get("history") or []
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise _broken(where, "a history that is no list of objects")
+        raise _broken(where, "a history that is not a list of objects")
     return sum(not entry.get("empty_layer") for entry in history)
 
 
@@ -352,7 +352,7 @@ def _read_manifest(manifest: RawManifest) -> dict[str, Any]:
 def _inner(settings: dict[str, Any]) -> dict[str, Any]:
     inner = {} if settings.get("config") is None else settings["config"]
     if not isinstance(inner, dict):
-        raise _broken("image config", "settings that are no object")
+        raise _broken("image config", "settings that are not an object")
     return inner
 
 
@@ -360,14 +360,14 @@ def _texts(value: object, what: str) -> dict[str, str]:
     """An object whose values are strings; none at all is an empty one."""
     found = {} if value is None else value
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise _broken("image", f"{what} that are no object of strings")
+        raise _broken("image", f"{what} that are not an object of strings")
     return found
 
 
 def _strings(inner: dict[str, Any], key: str) -> list[str]:
     found = inner.get(key) or []
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
-        raise _broken("image config", f"{key} that is no list of strings")
+        raise _broken("image config", f"{key} that is not a list of strings")
     return found
 
 

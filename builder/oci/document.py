@@ -16,7 +16,7 @@ def json_object(data: bytes, where: str) -> dict[str, Any]:
     """The JSON object that ``data`` holds, which can be written again.
 
     Raises:
-        ImageMismatch: it holds none (``NaN`` and lone surrogates are no JSON); ``where`` names it.
+        ImageMismatch: it holds none (``NaN`` and lone surrogates are not JSON); ``where`` names it.
     """
     try:
         value = json.loads(data, parse_constant=_no_number)

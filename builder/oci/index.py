@@ -1,4 +1,4 @@
-"""The images of an image index, without what is no image (attestations)."""
+"""The images of an image index, without what is not an image (attestations)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONFIG_TYPES = frozenset({OCI_CONFIG, DOCKER_CONFIG})
 def index_images(manifest: RawManifest, source: ImageSource) -> list[Descriptor]:
     """The platform images of an index, in its order (OCI image-spec 1.1, image-index).
 
-    Left out are children that are no image, among them those whose platform is ``unknown/unknown`` as
+    Left out are children that are not an image, among them those whose platform is ``unknown/unknown`` as
     BuildKit's attestations have it; of a platform that comes twice, the first counts, as for engines. A child
     without a platform is asked for its config's, and an index inside the index for its own images.
 
@@ -71,7 +71,7 @@ def _images(
 
 
 def _configured_platform(child: Descriptor, source: ImageSource) -> Platform | None:
-    """What the config of an index's child says it is for; None where it is no image's."""
+    """What the config of an index's child says it is for; None where it is not an image's."""
     descriptor = base_config(source.get_manifest(child.digest))
     if descriptor.media_type not in _CONFIG_TYPES:
         return None

@@ -203,7 +203,9 @@ def _in_order(entries: Iterable[LayerEntry]) -> Sequence[tuple[str, LayerEntry]]
         by_path[path] = entry
     for parent in parent_directories(by_path):
         if parent in by_path and not isinstance(by_path[parent], LayerDirectory):
-            raise InvalidInput("a path of the layer lies below something that is no directory", where=parent)
+            raise InvalidInput(
+                "a path of the layer lies below something that is not a directory", where=parent
+            )
     return [(path, by_path[path]) for path in sorted(by_path, key=_by_component)]
 
 

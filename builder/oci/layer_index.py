@@ -31,7 +31,7 @@ from builder.oci.model import Descriptor
 from builder.oci.pipeline import StreamHash, read_ahead
 from builder.oci.tarwalk import Kind, Limits, Member, walk_tar
 
-_HASHED = 4 << 20  # bytes; sources are far smaller, and larger files are no text to patch
+_HASHED = 4 << 20  # bytes; sources are far smaller, and larger files are not text to patch
 _KEPT = 64 << 10
 _ABANDONED = 24 * 3600  # seconds
 _SCHEMA = 2
@@ -329,7 +329,7 @@ class _Rows:
                     (*_split(path), "directory", 0o755, 0, 0, 0, 0, b"", None, None, None, path, 1)
                 )
             elif row[0] != Kind.DIRECTORY:
-                raise self._refused("an entry below something that is no directory", path)
+                raise self._refused("an entry below something that is not a directory", path)
         self._flush()
 
     def _hashing(self, path: bytes, member: Member) -> Callable[[bytes], object]:

@@ -99,7 +99,7 @@ class Platform:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Platform:
-        """A descriptor's ``platform``; parts that are no strings are empty."""
+        """A descriptor's ``platform``; parts that are not strings are empty."""
         parts = (value.get(key) for key in ("os", "architecture", "variant"))
         return cls(*(part if isinstance(part, str) else "" for part in parts))
 
@@ -126,10 +126,10 @@ class Descriptor:
     def from_json(cls, value: object, where: str) -> Descriptor:
         """Read a descriptor of an index or manifest; ``where`` names that document in errors.
 
-        An annotation that is no string is left out.
+        An annotation that is not a string is left out.
 
         Raises:
-            ImageMismatch: it is no descriptor, or its digest is not a sha256.
+            ImageMismatch: it is not a descriptor, or its digest is not a sha256.
         """
         if not isinstance(value, Mapping):
             raise _no_descriptor(where, repr(value)[:80])

@@ -1,7 +1,7 @@
 """The file system of an image, from the indexes of its layers: what a container would see, but none is run.
 
 Layers are stacked as overlayfs stacks them (image-spec 1.1, ``layer.md``): a path's topmost entry counts,
-and a whiteout, an opaque directory, or anything that is no directory hides what the layers below have
+and a whiteout, an opaque directory, or anything that is not a directory hides what the layers below have
 there. Symbolic links are followed as the kernel does for a process whose root is the image: ``..`` stops at
 the root.
 """

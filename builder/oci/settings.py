@@ -79,7 +79,7 @@ def read_settings(value: object, where: str) -> Settings:
     """
     inner = {} if value is None else value
     if not isinstance(inner, dict):
-        raise _broken(where, "settings that are no object")
+        raise _broken(where, "settings that are not an object")
     entries = _words(inner, "Env", where)
     return Settings(
         environment=dict(entry.partition("=")[::2] for entry in entries),
@@ -123,21 +123,21 @@ def _sorted(value: Mapping[str, Any]) -> str:
 
 def _labels(value: Mapping[str, Any], where: str) -> dict[str, str]:
     if not all(isinstance(text, str) for text in value.values()):
-        raise _broken(where, "labels that are no object of strings")
+        raise _broken(where, "labels that are not an object of strings")
     return dict(value)
 
 
 def _object(inner: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     found = inner.get(key) or {}
     if not isinstance(found, dict):
-        raise _broken(where, f"{key} that is no object")
+        raise _broken(where, f"{key} that is not an object")
     return found
 
 
 def _text(inner: Mapping[str, Any], key: str, where: str) -> str:
     found = inner.get(key) or ""
     if not isinstance(found, str):
-        raise _broken(where, f"{key} that is no text")
+        raise _broken(where, f"{key} that is not text")
     return found
 
 
@@ -146,7 +146,7 @@ def _words(inner: Mapping[str, Any], key: str, where: str) -> Words:
     if isinstance(found, str):  # Docker took a text here before there were lists
         found = ["/bin/sh", "-c", found]
     if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
-        raise _broken(where, f"{key} that is no list of strings")
+        raise _broken(where, f"{key} that is not a list of strings")
     return tuple(found)
 
 

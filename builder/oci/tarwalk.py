@@ -308,7 +308,7 @@ class _Walk:
         """``path`` relative to the root; only what stays below it."""
         if len(path) > self._limits.path or b"\0" in path:
             raise self._refused(
-                "holds a path that is no path", f"at most {self._limits.path} bytes, no NUL", _shown(path)
+                "holds a path that is not a path", f"at most {self._limits.path} bytes, no NUL", _shown(path)
             )
         if len(path) > _NAME_BYTES and max(map(len, path.split(b"/"))) > _NAME_BYTES:
             raise self._refused(
@@ -333,7 +333,7 @@ class _Walk:
             return b""
         if len(target) > self._limits.path or b"\0" in target:
             raise self._refused(
-                "holds a link to what is no path", f"at most {self._limits.path} bytes", _shown(target)
+                "holds a link to what is not a path", f"at most {self._limits.path} bytes", _shown(target)
             )
         return target
 

@@ -477,7 +477,7 @@ def _mode(said: bytes | None, where: str, line: int) -> str | None:
     mode = said.decode(errors="replace")
     if mode not in _MODES:
         raise InvalidInput(
-            "patch has a file mode that is no regular file's",
+            "patch has a file mode that is not a regular file's",
             where=f"{where}, line {line}",
             expected=", ".join(sorted(_MODES)),
             found=mode,

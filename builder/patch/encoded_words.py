@@ -6,7 +6,7 @@ import binascii
 import re
 
 _WORD = re.compile(r"=\?([A-Za-z0-9_.:-]{1,40})(?:\*[A-Za-z0-9-]*)?\?([BbQq])\?([!->@-~]*)\?=")
-# What mail is written in; Python knows codecs beside these that take quadratic time, or are no text.
+# What mail is written in; Python knows codecs beside these that take quadratic time, or are not text.
 _CHARSET = re.compile(
     r"(?:utf-?8|us-ascii|ascii|(?:iso-?8859|windows|cp|koi8|iso-2022|euc|shift|gb|big5|hz)[a-z0-9_-]*)\Z",
     re.IGNORECASE,

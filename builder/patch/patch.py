@@ -171,7 +171,7 @@ def parse_patch(name: str, data: bytes) -> Patch:
         data: its bytes.
 
     Raises:
-        InvalidInput: it is no mailbox patch, has no or a wrong ``Upstream-Status``, or its diff is broken.
+        InvalidInput: it is not a mailbox patch, has no or a wrong ``Upstream-Status``, or its diff is broken.
     """
     where = f"{name}.patch"
     offset = _diff_offset(data)

@@ -20,7 +20,7 @@ def requirements_of(
         spec: ``requires`` of the overlay: a specifier by name.
 
     Raises:
-        InvalidInput: a patch's trailer is no requirement.
+        InvalidInput: a patch's trailer is not a requirement.
     """
     found = [
         Requirement(canonicalize_name(name), versions, "spec") for name, versions in (spec or {}).items()

@@ -168,7 +168,7 @@ def read_series_file(directory: Path) -> list[str]:
     """The patch names of ``directory/series``, in order; ``#`` starts a comment.
 
     Raises:
-        InvalidInput: there is no such file, or a line of it is no patch name, or a name stands twice.
+        InvalidInput: there is no such file, or a line of it is not a patch name, or a name stands twice.
     """
     path = directory / "series"
     if not path.is_file():

@@ -93,7 +93,7 @@ def absent(evidence: str, site: str = "", *pins: str) -> Answer:
     Args:
         evidence: what the place does instead.
         site: the place that was found and looked at: ``PATH:NAME``, of a definition (``Class.method``) or of
-            a name that the module binds; ``PATH`` alone for a file that is no Python.
+            a name that the module binds; ``PATH`` alone for a file that is not Python.
     """
     return Answer("absent", evidence, pins, site)
 
@@ -130,7 +130,7 @@ def ask(probe: Callable[[Tree], Answer], tree: Tree) -> Answer:
 
 
 def _missing_site(tree: Tree, site: str) -> str:
-    """Why ``site`` is no place that can be looked at in the tree; empty when it is one."""
+    """Why ``site`` is not a place that can be looked at in the tree; empty when it is one."""
     if not site:
         return "the probe names no place where it looked"
     path, _, name = site.partition(":")

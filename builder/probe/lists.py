@@ -273,7 +273,7 @@ def _on(facts: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 def _check_keys(facts: Any, known: Mapping[str, _Kinds], required: Sequence[str], where: str) -> None:
-    """Refuse what is no mapping, an unknown key (with the nearest), a missing one, and a wrong kind."""
+    """Refuse what is not a mapping, an unknown key (with the nearest), a missing one, and a wrong kind."""
     if not isinstance(facts, dict):
         raise InvalidInput("list is not valid", where=where, expected=f"keys: {', '.join(known)}")
     for key in facts:

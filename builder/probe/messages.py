@@ -21,7 +21,7 @@ class ChannelClosedError(Exception):
 
 
 class NoFrameError(Exception):
-    """What the other side sent is no frame."""
+    """What the other side sent is not a frame."""
 
 
 class ChannelTimeoutError(Exception):

@@ -47,7 +47,7 @@ def read_lock(paths: Sequence[Path]) -> Lock:
     """The first lock of ``paths`` that exists; an empty one when none does.
 
     Raises:
-        InvalidInput: it is no lock, or was written by a newer tool.
+        InvalidInput: it is not a lock, or was written by a newer tool.
     """
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -113,9 +113,9 @@ def check_writable(path: Path) -> None:
     above = next(parent for parent in path.absolute().parents if parent.exists())
     problem = None
     if path.exists() and not path.is_file():
-        problem = "it is no file"
+        problem = "it is not a file"
     elif not above.is_dir():
-        problem = f"{above} is no directory"
+        problem = f"{above} is not a directory"
     elif not os.access(above, os.W_OK | os.X_OK):
         problem = f"{above} is not writable"
     if problem is not None:

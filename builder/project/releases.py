@@ -49,7 +49,7 @@ def releases_after(release: str, root: Path | None = None) -> list[str]:
 
 
 def release_order(release: str) -> tuple[tuple[int, ...], bool, str]:
-    """A key that sorts releases; ``v0.5.20rc1`` comes before ``v0.5.20``, and what is no release first."""
+    """A key that sorts releases; ``v0.5.20rc1`` comes before ``v0.5.20``, and what is not a release first."""
     match = _RELEASE.match(release)
     if match is None:
         return ((), False, release)
@@ -79,7 +79,7 @@ def _read_table(path: Path) -> dict[str, UpstreamSpec]:
     from pydantic import ValidationError
 
     try:
-        # Texts alone: a hash of nothing but digits is no number. It makes nothing but texts, so it is safe.
+        # Texts alone: a hash of nothing but digits is not a number. It makes only texts, so it is safe.
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
         rows = yaml.load(path.read_bytes(), Loader=loader) or {}  # noqa: S506
         pins = {}

@@ -146,4 +146,4 @@ def _check_statement(payload: bytes, digest: str, manifest: Manifest) -> tuple[s
             if predicate_type == APPLIED_PATCHES and predicate != manifest.model_dump(mode="json"):
                 return predicate_type, "what was signed names other patches or files than the image has"
             return predicate_type, None
-    return "", "what was signed is no in-toto statement about one image"
+    return "", "what was signed is not an in-toto statement about one image"

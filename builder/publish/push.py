@@ -281,7 +281,7 @@ def tag_of(template: str, values: Mapping[str, str]) -> str:
         values: what it may use (see :func:`builder.build.plan.tag_values`).
 
     Raises:
-        InvalidInput: it uses another name, or what comes out is no tag.
+        InvalidInput: it uses another name, or what comes out is not a tag.
     """
     tag = template
     for key, value in values.items():

@@ -95,7 +95,7 @@ def open_envelope(envelope: bytes, key: VerifyingKey, where: str) -> bytes | Non
     """The payload of an envelope that ``key`` signed; None where it did not sign it.
 
     Raises:
-        ImageMismatch: it is no envelope, or a signature under the key's own id is wrong.
+        ImageMismatch: it is not an envelope, or a signature under the key's own id is wrong.
     """
     from cryptography.exceptions import InvalidSignature
 

@@ -85,7 +85,7 @@ def read_side(
 
     Raises:
         InvalidInput: there is no such overlay.
-        ImageMismatch: the file is no manifest.
+        ImageMismatch: the file is not a manifest.
         PatchConflict: the overlay's series does not apply to its pin.
     """
     if name.endswith(".json") and Path(name).is_file():

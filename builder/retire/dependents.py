@@ -71,7 +71,7 @@ def uses_of(applied: AppliedSeries, pin: Upstream, target: Upstream) -> dict[str
 
 
 def _standing(wanted: set[str], pin: Upstream, target: Upstream) -> set[str]:
-    """The names that stand in the target, or in the pin: those are no patch's own."""
+    """The names that stand in the target, or in the pin: those are not a patch's own."""
     if not wanted or not is_complete(pin, target):
         return set(wanted)  # without every file nobody can say that a name stands nowhere
     there: set[str] = set()

@@ -286,7 +286,7 @@ def _bound(body: Sequence[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.MatchMapping) and node.rest is not None:
             found.append(node.rest)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            # its name is what other modules call it: it is no variable that could be renamed
+            # its name is what other modules call it: it is not a variable that could be renamed
             declared.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
     return (name for name in dict.fromkeys(found) if name not in declared)
 

@@ -29,7 +29,7 @@ def render_page(reports: Sequence[Report]) -> str:
     text = template.render(
         title=f"overlay diff: {names}", reports=reports, meanings=MEANINGS, rows=evidence_rows
     )
-    # Paths can hold bytes that are no text; a page is UTF-8.
+    # Paths can hold bytes that are not text; a page is UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

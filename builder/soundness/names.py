@@ -1,4 +1,4 @@
-"""Names of a Python file that nothing defines: pyflakes, told what is no name and what cannot be known."""
+"""Names of a Python file that nothing defines: pyflakes, told what is not a name and what cannot be known."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class GitStore:
         return cls.create(path)
 
     def is_damaged(self) -> bool:
-        """Whether objects or references are cut, foreign or unreadable, or this is no repository at all."""
+        """Whether objects or references are cut, foreign or unreadable, or this is not a repository."""
         try:
             self.git("fsck", "--connectivity-only", "--no-dangling", "--no-progress")
         except GitError:
@@ -286,7 +286,7 @@ def _is_store(path: Path) -> bool:
 
 
 def _put_in_place(made: Path, path: Path, aside: Path) -> None:
-    """Rename a new store to its place; what is there and is no store any more goes aside."""
+    """Rename a new store to its place; what is there and is not a store any more goes aside."""
     try:
         made.rename(path)
     except OSError:

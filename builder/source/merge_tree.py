@@ -183,5 +183,5 @@ class Scratch:
 
 
 def _path(name: bytes) -> str:
-    """The path that a file of a commit here stands for: unquoted, bytes that are no text as surrogates."""
+    """The path that a file of a commit here stands for: unquoted, bytes that are not text as surrogates."""
     return os.fsdecode(unquote_to_bytes(name))

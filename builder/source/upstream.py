@@ -159,7 +159,7 @@ def wheel_mount(
         wheel_file, progress: as in :func:`resolve_upstream`.
 
     Raises:
-        InvalidInput: the file's SHA-256 is another, or it is no sound wheel.
+        InvalidInput: the file's SHA-256 is another, or it is not a sound wheel.
         Unavailable: it cannot be downloaded.
     """
     store = GitStore.create(cache / "wheels.git")

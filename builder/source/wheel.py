@@ -56,7 +56,7 @@ def read_wheel(path: Path, package: str) -> Iterator[WheelFile]:
         package: an import name, such as ``sglang``.
 
     Raises:
-        InvalidInput: it is no wheel of this package, damaged, too large, or names a path outside of it.
+        InvalidInput: it is not a wheel of this package, damaged, too large, or names a path outside of it.
     """
     try:
         with zipfile.ZipFile(path) as archive:

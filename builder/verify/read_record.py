@@ -107,7 +107,7 @@ def image_path_of(manifest: Manifest, path: str) -> str:
 
 
 def _notes(label: str) -> tuple[str, ...]:
-    """The notes of a label; what is no list of texts says nothing."""
+    """The notes of a label; what is not a list of texts says nothing."""
     try:
         value = json.loads(label)
     except (ValueError, RecursionError):

@@ -478,7 +478,7 @@ def _pre_images(manifest: Manifest, files: Mapping[str, Any]) -> Iterator[Deviat
 
 
 def against_series(manifest: Manifest, series: Series) -> list[str]:
-    """What today's series has that an image has not, and the reverse; an older image is no deviation."""
+    """What today's series has that an image has not, and the reverse; an older image is not a deviation."""
     today = {patch.name: patch.sha256 for patch in series.patches}
     there = {patch.name: patch.sha256 for patch in manifest.patches}
     lines = [f"lacks {name}, which the series has now" for name in today if name not in there]

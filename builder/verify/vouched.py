@@ -188,4 +188,4 @@ def _id(name: str) -> bytes:
     try:
         return bytes.fromhex(name)
     except ValueError:
-        return b""  # what the manifest names is no object: its tree is then none either
+        return b""  # what the manifest names is not an object: its tree is then none either

@@ -303,7 +303,7 @@ def test_f6_tree_of_another_user_keeps_its_owner_and_no_git_is_asked(
         return add
 
     mine = [owned(in_image(path), data) for path, data in judgement.before.items()]
-    broken = owned("sgl-workspace/sglang/.git/config", b"[this is no configuration")
+    broken = owned("sgl-workspace/sglang/.git/config", b"[this is not configuration")
     base = with_layer(small_base, "owned", *mine, broken)
     out = tmp_path / "out"
     build(prepared, base, wheel("0.5.20"), "--output", f"oci:{out}").check()

@@ -77,7 +77,7 @@ HEALED: dict[str, Callable[[Path], None]] = {
     "directories in place of answers": put_directories("probes/*"),
     "directories in place of git's opinions": put_directories("*.git/opinions/*"),
     "directories in place of locks": put_directories("*.lock"),
-    "directories in place of all that is no store": put_directories("[!rsw]*/**/*"),
+    "directories in place of all that is not a store": put_directories("[!rsw]*/**/*"),
     "a directory in place of a store": put_directories("series.git/HEAD"),
     "answers of another shape": overwrite("probes/*", lambda _: b'{"state":"fixed","evidence":"","pins":5}'),
     "a store with its objects cut": overwrite("repository-*.git/objects/**/*", lambda data: data[:10]),

@@ -118,7 +118,7 @@ def test_other_inputs_are_built(
 ) -> None:
     built = Built(tmp_path)
     change(built.world)
-    # The patch with a line behind it is no patch any more; all else could be built, were there an upstream.
+    # The patch with a line behind it is no longer a patch; all else could be built, were there an upstream.
     built.build(to="again").check(1 if request.node.callspec.id == "patch" else 8)
     assert not (tmp_path / "again").exists()
 

@@ -261,7 +261,7 @@ def test_two_commits_of_one_patch_are_refused(shop: SeriesProject) -> None:
 
 
 def test_files_that_any_configuration_would_change_stay_as_they_are(tmp_path: Path) -> None:
-    """CRLF, no last newline, an executable, bytes that are no UTF-8, and the release's own .gitattributes."""
+    """CRLF, no last newline, an executable, bytes that are not UTF-8, and the release's .gitattributes."""
     (tmp_path / "home").mkdir()
     files = {
         "python/sglang/crlf.py": plain("a\r\nb\r\n"),

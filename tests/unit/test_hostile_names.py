@@ -96,7 +96,7 @@ def test_a_base_with_names_that_no_file_system_takes_is_refused(world: ImageProj
         error = world.overlay(*world.build(layout.reference, "--json")).check(5).json["error"]
         assert error["what"] in (
             "a layer holds a name that no file system takes",
-            "a layer holds a path that is no path",
+            "a layer holds a path that is not a path",
         )
 
 

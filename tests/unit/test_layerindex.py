@@ -256,7 +256,7 @@ def test_sparse_files_of_gnu_tar_have_their_real_size(tmp_path: Path, version: s
     kind = ["--format=gnu"] if version == "gnu" else ["--format=posix", f"--sparse-version={version}"]
     command = ["tar", "-C", str(tmp_path), "-S", *kind, "-cf", "-", "holes", "after"]
     tar = subprocess.run(command, check=True, capture_output=True).stdout
-    assert len(tar) < 1 << 20  # or it is no sparse entry at all
+    assert len(tar) < 1 << 20  # or it is not a sparse entry at all
     found = index(tar, tmp_path / "cache")
     entry, after = found.get("holes"), found.get("after")
     assert entry is not None

@@ -132,7 +132,7 @@ def test_too_many_ways_are_not_guessed_at() -> None:
     [
         ('"float")', '"float6")'),  # a type of unknown size
         ("T.Pipelined(8, num_stages=stages)", "range(Q)"),  # structure that hangs on data
-        ("T.gemm(q, kv,", "T.gemm(q, bx,"),  # a product with something that is no buffer
+        ("T.gemm(q, kv,", "T.gemm(q, bx,"),  # a product with something that is not a buffer
     ],
 )
 def test_what_the_tracer_does_not_know_is_unknown(old: str, new: str) -> None:

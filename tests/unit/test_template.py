@@ -86,7 +86,7 @@ def test_the_sandbox_holds(tmp_path: Path, attack: str) -> None:
     with pytest.raises(InvalidInput, match=r"template (is not valid|cannot be rendered)") as caught:
         _render(tmp_path, attack, value=[1], text="a", table={"a": 1})
     assert "line 1" in str(caught.value.where)
-    assert "expected token" not in str(caught.value.found), "this is no template, and shows nothing"
+    assert "expected token" not in str(caught.value.found), "this is not a template, and shows nothing"
 
 
 def nested(expression: str, times: int) -> str:

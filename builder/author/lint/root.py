@@ -54,7 +54,7 @@ def excused(
     for allowance in allowances:
         if allowance not in used and (allowance.rule in judged or allowance.rule not in RULES):
             known = allowance.rule in RULES
-            what = "what is excused was not found" if known else "what is excused is no rule"
+            what = "what is excused was not found" if known else "what is excused is not a rule"
             counted.append(Finding("allowance", file, allowance.line, what, found=allowance.rule))
     return counted, allowed
 

@@ -141,7 +141,7 @@ def _value(file: str, line: int | None, key: str, value: str) -> Iterator[Findin
     elif key == "Forwarded" and value not in ("no", "not-needed", "yes") and not is_url(value):
         yield Finding("url", file, line, "Forwarded is none of its words", "a URL, no or not-needed", value)
     elif key == "Last-Update" and not _is_day(value):
-        yield Finding("date", file, line, "Last-Update is no day that has been", "YYYY-MM-DD", value)
+        yield Finding("date", file, line, "Last-Update is not a day that has been", "YYYY-MM-DD", value)
     elif key == "Overlay-Hardware" and not all(map(_CAPABILITY.match, value.split() or [""])):
         yield Finding(
             "hardware", file, line, "not a list of compute capabilities", "such as 12.0 12.1", value

@@ -419,7 +419,7 @@ class Repository:
 
     def _asked_referrers(self, digest: str) -> list[Descriptor] | None:
         """The answer of the referrers API; ``None`` where the registry has none."""
-        self._blob_path(digest)  # refuses what is no digest
+        self._blob_path(digest)  # refuses what is not a digest
         found: list[Descriptor] = []
         answered = False
         where = f"the referrers of {self.name}@{digest}"
@@ -438,7 +438,7 @@ class Repository:
     def _listed_under_tag(self, subject: str) -> list[Descriptor]:
         tag = referrers_tag(subject)
         found = self.find_manifest(tag)
-        # Some take the tag for the digest, and answer with the image itself: that is no list.
+        # Some take the tag for the digest, and answer with the image itself: that is not a list.
         return listed(found if found and found.digest != subject else None, f"{self.name}:{tag}")
 
     def _list_under_tag(self, new: Sequence[Descriptor], subject: str) -> None:

@@ -119,7 +119,7 @@ class Sight:
                 self.layer.add(found.path, _of(found))
 
     def _place(self, path: str) -> str:
-        """A path whose directory is no link in the base."""
+        """A path whose directory is not a link in the base."""
         parent, _, name = posixpath.normpath(path).rpartition("/")
         if not parent:
             return f"/{name}"
