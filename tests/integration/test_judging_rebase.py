@@ -12,8 +12,8 @@ from builder.patch.patch import Patch, parse_patch
 from builder.patch.series import read_series_file
 from builder.project.spec import read_spec
 from builder.source.git import git_environment
+from tests.integration.test_judging_retire import OTHER, OTHER_PROBE, files_of
 from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, overlay, write_root
-from tests.unit.test_judging_retire import OTHER, OTHER_PROBE, files_of
 
 
 @pytest.fixture
