@@ -158,8 +158,9 @@ def test_what_cannot_be_told_is_remembered_and_what_a_limit_ended_is_not(
     assert not kept.exists()
     said = ask_all([probes / "lost.py"], {"t": BEFORE}, remembered=kept).answers["lost", "t"]
     assert said.state == "unknown"
-    memory = Memory(kept)
-    assert memory.get((probes / "lost.py").read_bytes(), str(BEFORE.fingerprint)) == said
+    entries = [read_checked(entry) or b"" for entry in kept.iterdir()]
+    assert entries
+    assert all(b'"unknown"' in entry for entry in entries)
 
 
 @pytest.mark.parametrize("junk", ["", "[]", "{}", '{"state": "perfect"}', "\xff"])
