@@ -207,7 +207,7 @@ class Facts:
         And for containers that start like that: another environment can mean another Python, or another copy.
 
         Facts of more paths would bring along the bytecode of modules that are not patched any more. Facts
-        that put a file elsewhere than below its root, or empty the bytecode of other modules, are not an answer.
+        that put a file elsewhere than below its root, or empty the bytecode of other modules, do not count.
         """
         asked = {root.path: root.asked for root in self.roots}
         is_asked = self.files.keys() == set(paths) and asked == dict(roots)

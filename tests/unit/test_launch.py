@@ -122,7 +122,7 @@ def test_words_are_read_as_the_release_reads_them(
         ("--d 2", "several server arguments begin so"),
         ("--port", "not the values"),
         ("--skip yes", "without an argument"),
-        ("--port eight", "no number"),
+        ("--port eight", "not a number"),
         ("--dtype fp8", "not one of its values"),
         ("stray --port 1", "without an argument"),
         ("--cuda-graph-bs", "not the values"),

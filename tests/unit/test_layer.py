@@ -148,7 +148,7 @@ def test_one_path_twice_is_refused_however_it_is_written() -> None:
 
 
 def test_a_path_below_a_file_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no directory") as caught:
+    with pytest.raises(InvalidInput, match="not a directory") as caught:
         b"".join(tar_stream([LayerFile("a", b"1"), LayerFile("a/b", b"2")], mtime=0))
     assert caught.value.where == "a"
 

@@ -338,11 +338,11 @@ def extended(kind: bytes, data: bytes) -> bytes:
         (extended(b"x", b"99 path=a\n"), "pax header"),
         (extended(b"x", b"0 path=a\n"), "pax header"),
         (extended(b"x", b"8 =aaaa\n"), "pax header"),
-        (extended(b"x", b"13 path=a\0bc\n") + tarfile.TarInfo("b").tobuf(), "no path"),
+        (extended(b"x", b"13 path=a\0bc\n") + tarfile.TarInfo("b").tobuf(), "not a path"),
         (extended(b"x", b"11 size=-1\n") + tarfile.TarInfo("b").tobuf(), "cannot be read"),
         (extended(b"x", b"13 path=../x\n") + tarfile.TarInfo("b").tobuf(), "outside"),
-        (extended(b"L", b"a/" * 5000) + tarfile.TarInfo("b").tobuf(), "no path"),
-        (extended(b"K", b"a" * 5000) + member("b", type=tarfile.SYMTYPE)[0].tobuf(), "no path"),
+        (extended(b"L", b"a/" * 5000) + tarfile.TarInfo("b").tobuf(), "not a path"),
+        (extended(b"K", b"a" * 5000) + member("b", type=tarfile.SYMTYPE)[0].tobuf(), "not a path"),
         (extended(b"x", b"9" * 2_000_000), "too long"),
     ],
 )
@@ -355,7 +355,7 @@ def test_extended_headers_that_lie_are_refused(tmp_path: Path, tar: bytes, match
     ("limits", "match"),
     [
         (Limits(entries=9), "too many entries"),
-        (Limits(path=3), "no path"),
+        (Limits(path=3), "not a path"),
         (Limits(unpacked=4096), "larger than allowed"),
         (Limits(held=500), "held in memory"),
     ],
