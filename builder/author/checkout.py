@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +15,7 @@ from builder.patch.canonical import Draft
 from builder.patch.message import Head, commit_message, raw_date, split_author, write_head
 from builder.patch.patch import Patch
 from builder.source.upstream import Mount, Upstream, fetch_blobs
+from builder.temporary import sweep_directories, temporary_directory
 
 # What the user's own git must not do to the files and messages in here, whatever it is set up for.
 _LOCAL = {
@@ -77,6 +77,7 @@ def open_worktree(worktree: WorkTree, home: Home, upstream: Upstream, applied: A
         UsageError: it holds work, but the patch files have changed meanwhile.
         PatchConflict: a patch does not apply; git stopped at it, for the user to resolve.
     """
+    sweep_directories(worktree.path.parent)
     key = series_key(home, upstream)
     if worktree.exists():
         if holds_current_work(worktree, home, upstream) or worktree.exported_key() == key:
@@ -84,8 +85,8 @@ def open_worktree(worktree: WorkTree, home: Home, upstream: Upstream, applied: A
         shutil.rmtree(worktree.path)
     worktree.path.parent.mkdir(parents=True, exist_ok=True)
     good = _applying(applied)
-    with tempfile.TemporaryDirectory(dir=worktree.path.parent, prefix=".new-") as directory:
-        new = WorkTree(Path(directory) / "tree", home.name)
+    with temporary_directory("tree", worktree.path.parent) as directory:
+        new = WorkTree(directory / "tree", home.name)
         _make(new, upstream, applied, good, key)
         new.path.rename(worktree.path)
     rest = [report.patch for report in applied.reports[len(good) :]]

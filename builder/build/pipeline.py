@@ -185,7 +185,7 @@ def plan_overlay(
     source = f"{spec.upstream.model_dump_json()} {series.digest} {spec.patches.drop}"
     patched = shared.once(
         f"patched {source}",
-        lambda: patch_upstream(root, spec, request.cache, request.sources, say=say),
+        lambda: patch_upstream(root, spec, request.cache, request.sources, say=say, anew=request.anew),
     )
     own = spec.model_copy(update={"upstream": patched.spec.upstream})
     patched = replace(patched, spec=own, format=request.format)
@@ -196,7 +196,9 @@ def plan_overlay(
     return Planned(patched, tuple(plans), inputs)
 
 
-def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say: Say) -> Patched:
+def patch_upstream(
+    root: Root, spec: Spec, cache: Path, sources: Sources, *, say: Say, anew: bool = False
+) -> Patched:
     """Apply an overlay's series to its pinned source, see that it is still Python, and ask the probes.
 
     Args:
@@ -205,6 +207,7 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
         cache: the user's cache.
         sources: where the pinned source comes from.
         say: told what takes time.
+        anew: whether git, the probes and the checker are asked although what they said is kept.
 
     Raises:
         InvalidInput, PatchConflict, ProbeFailed, Unavailable: as each step says.
@@ -216,15 +219,16 @@ def patch_upstream(root: Root, spec: Spec, cache: Path, sources: Sources, *, say
     spec = spec.model_copy(update={"upstream": peeled(spec.upstream, upstream)})
     store = GitStore.create(cache / "series.git")
     applied = apply_series(
-        series, upstream.files(series.paths), store, drop=spec.patches.drop, overlay=spec.name
+        series, upstream.files(series.paths), store, drop=spec.patches.drop, overlay=spec.name, anew=anew
     )
     pristine = pristine_tree(upstream)
-    checker = Checker(cache)
+    checker = Checker(None if anew else cache)
     notes = check_series(applied, pristine, checker)
     checker.save()
     patched = patched_tree(pristine, applied)
     see = f"overlay probe {spec.upstream.release} overlay:{spec.name}"
-    probes = probe_series(series.names, root.probes, pristine, patched, remembered=cache / "probes", see=see)
+    remembered = None if anew else cache / "probes"
+    probes = probe_series(series.names, root.probes, pristine, patched, remembered=remembered, see=see)
     return Patched(spec, upstream, applied, probes, root.template, notes)
 
 

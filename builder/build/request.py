@@ -34,6 +34,7 @@ class Request:
         lock: the overlay's.
         is_locked: whether an input that is not what the lock says is an error.
         format: which media types the images get.
+        anew: whether all that the cache keeps of such a build is found out again.
     """
 
     root: Root
@@ -45,3 +46,4 @@ class Request:
     lock: Lock
     is_locked: bool = False
     format: Format = "base"
+    anew: bool = False

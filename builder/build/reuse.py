@@ -3,8 +3,7 @@
 A build's digest is decided by its inputs alone, so the same inputs need no second build. What is asked for
 names a file of the cache; that file says which build it holds and what the inputs were, each of which is
 compared: the spec, the series and its patches, the probes, the template, this program, and what the lock
-knows of the bases. What does not have its checksum is not used; the cache is the user's own, and whoever
-writes there could make a checksum too. Versions of jinja2 and pydantic are not inputs: what they make of the
+knows of the bases. Versions of jinja2 and pydantic are not inputs: what they make of the
 same inputs is the same, and the tests of reproducibility are where that is seen.
 """
 
@@ -13,9 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +22,11 @@ from builder.build.result import Finished, from_parts, to_parts
 from builder.errors import OverlayError
 from builder.oci.model import Format
 from builder.oci.reference import LAYOUT_SCHEME
+from builder.project.cache import Store
 from builder.project.lock import INPUTS, Lock
 from builder.project.project import Root
-from builder.project.whole_file import write_cached
 
 DIRECTORY = "built"
-LARGEST = 256 << 20  # bytes of a kept build; larger ones are built again
-_CHECKSUM = 64  # hex digits of SHA-256
 
 
 @dataclass(frozen=True)
@@ -52,8 +47,9 @@ class Asked:
     platforms: tuple[str, ...]
     format: Format = "base"
 
-    def place(self, cache: Path) -> Path:
-        """The file of the cache that a build of this is kept in; layouts are named from the directory."""
+    @property
+    def key(self) -> str:
+        """Names the entry of the cache that a build of this is kept in; layouts from the directory."""
         value = [
             __version__,
             str(self.root.path),
@@ -64,7 +60,7 @@ class Asked:
             os.environ.get("SOURCE_DATE_EPOCH"),
             _directory() if (self.base or "").startswith(LAYOUT_SCHEME) else "",
         ]
-        return cache / DIRECTORY / hashlib.sha256(json.dumps(value).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
     def read_files(self, series: str) -> str:
         """One digest of every file that decides the build, and of this program.
@@ -108,9 +104,12 @@ def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finishe
         lock: the overlay's, which has to record the same build: what changed since is for a build to tell.
         documents: whether the attestations are needed too.
     """
-    place = asked.place(cache)
+    store = Store(cache / DIRECTORY)
+    packed = store.get(asked.key)
+    if packed is None:
+        return None
     try:
-        head, blobs = _unpack(_read(place))
+        head, blobs = _unpack(packed)
         if head["files"] != asked.read_files(head["series"]) or head["pins"] != lock.pins:
             return None
         finished = from_parts(head["build"], blobs)
@@ -118,14 +117,10 @@ def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finishe
             return None
         if not finished.images or not _recorded(finished, lock):
             return None
-    except FileNotFoundError:
-        return None
     except (
         OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverlayError,
     ):  # fmt: skip
-        # Another version's, half of one, or damaged: it is worth no message, since it can be made again.
-        with suppress(OSError):
-            place.unlink(missing_ok=True)
+        store.remove(asked.key)  # another version's: it is worth no message, since it can be made again
         return None
     return finished
 
@@ -172,9 +167,7 @@ def keep(watched: Watch, cache: Path, lock: Lock, finished: Finished) -> None:
         return
     build, blobs = to_parts(finished)
     head = {"files": watched.files, "series": watched.series, "pins": lock.pins, "build": build}
-    data = _pack(head, blobs)
-    if len(data) <= LARGEST:
-        write_cached(watched.asked.place(cache), data)
+    Store(cache / DIRECTORY).put(watched.asked.key, _pack(head, blobs))
 
 
 def _recorded(finished: Finished, lock: Lock) -> bool:
@@ -221,32 +214,17 @@ def _program(directory: Path) -> Iterator[str]:
 _PROGRAM = program_stamp(Path(__file__).parent.parent)
 
 
-def _read(place: Path) -> bytes:
-    """A kept build; an error if it is not a file, or too large to be one."""
-    handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError("no file")
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ValueError("too large")
-    return data
-
-
 def _pack(head: dict[str, Any], blobs: Iterable[bytes]) -> bytes:
-    """A checksum of the rest, a line of JSON with the sizes of what follows it, and that."""
+    """A line of JSON with the sizes of what follows it, and that."""
     blobs = list(blobs)
     line = json.dumps(head | {"sizes": [len(blob) for blob in blobs]}).encode()
-    rest = b"".join([b"\n", line, b"\n", *blobs])
-    return hashlib.sha256(rest).hexdigest().encode() + rest
+    return b"".join([line, b"\n", *blobs])
 
 
 def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """What :func:`_pack` was given; a ``ValueError`` if this is anything else."""
-    if hashlib.sha256(memoryview(data)[_CHECKSUM:]).hexdigest().encode() != data[:_CHECKSUM]:
-        raise ValueError("the checksum is wrong")
-    start = data.index(b"\n", _CHECKSUM + 1) + 1
-    head: dict[str, Any] = json.loads(data[_CHECKSUM + 1 : start])
+    """What :func:`_pack` was given."""
+    start = data.index(b"\n") + 1
+    head: dict[str, Any] = json.loads(data[:start])
     blobs = []
     for size in head["sizes"]:
         blobs.append(data[start : start + size])

@@ -13,11 +13,8 @@ below, and an entry below a symbolic link of the same layer goes where the link 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sqlite3
-import tempfile
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -30,10 +27,10 @@ from builder.oci.layer import OPAQUE_MARKER, WHITEOUT_PREFIX
 from builder.oci.model import Descriptor
 from builder.oci.pipeline import StreamHash, read_ahead
 from builder.oci.tarwalk import Kind, Limits, Member, walk_tar
+from builder.temporary import sweep_directories, temporary_directory
 
 _HASHED = 4 << 20  # bytes; sources are far smaller, and larger files are not text to patch
 _KEPT = 64 << 10
-_ABANDONED = 24 * 3600  # seconds
 _SCHEMA = 2
 _APPLICATION = 0x6F766C31  # "ovl1", SQLite's application_id
 _WHITEOUT, _OPAQUE = WHITEOUT_PREFIX.encode(), OPAQUE_MARKER.encode()
@@ -132,6 +129,7 @@ class LayerIndex:
 
 def cached_index(cache_dir: Path, descriptor: Descriptor, diff_id: str) -> LayerIndex | None:
     """The index of a blob that was read before; None where there is none that can be trusted."""
+    sweep_directories(cache_dir)
     for path in sorted(cache_dir.glob(f"{_key(descriptor, diff_id)}-*.layer")):
         index = _opened(path, descriptor, diff_id)
         if index is not None:
@@ -163,20 +161,14 @@ def index_layer(
     """
     limits = limits or Limits()
     cache_dir.mkdir(parents=True, exist_ok=True)
-    _sweep(cache_dir)
-    handle, name = tempfile.mkstemp(prefix="index-", suffix=".tmp", dir=cache_dir)
-    os.close(handle)
-    try:
-        where = f"layer {descriptor.digest}"
+    with temporary_directory("index", cache_dir) as directory:
+        name, where = directory / "index", f"layer {descriptor.digest}"
         with closing(sqlite3.connect(name)) as connection:
             _fill(connection, inflate(chunks, descriptor, limit=limits.unpacked), where, diff_id, limits)
             connection.execute("INSERT INTO made_of VALUES (?, ?)", (descriptor.digest, diff_id))
             connection.commit()
-        path = cache_dir / f"{_key(descriptor, diff_id)}-{_file_hash(Path(name))}.layer"
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        path = cache_dir / f"{_key(descriptor, diff_id)}-{_file_hash(name)}.layer"
+        name.replace(path)
     index = _opened(path, descriptor, diff_id)
     if index is None:
         raise ImageMismatch("a layer's index changed while it was written", where=str(path))
@@ -226,14 +218,6 @@ def read_files(
         limits=limits,
     )
     return found
-
-
-def _sweep(cache_dir: Path) -> None:
-    """Remove what killed processes left behind; no layer takes a day to read."""
-    for path in cache_dir.glob("index-*.tmp*"):
-        with suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > _ABANDONED:
-                path.unlink()
 
 
 def _key(descriptor: Descriptor, diff_id: str) -> str:

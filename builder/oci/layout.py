@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,13 +32,14 @@ from builder.oci.model import (
     open_chunks,
     verified,
 )
+from builder.temporary import sweep_files
 
 REF_NAME = "org.opencontainers.image.ref.name"
 LAYOUT_VERSION = "1.0.0"
 LARGEST_DOCUMENT = 4 << 20  # bytes of a manifest or of index.json
 LOCK_TIMEOUT = 60.0  # seconds
 PARTIAL = ".partial-"
-ABANDONED = 24 * 3600.0  # seconds after which somebody's unfinished file is taken for dead
+_PARTIAL = re.compile(re.escape(PARTIAL))
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe that somebody put in a blob's place must not wait for a writer.
@@ -342,8 +344,7 @@ class Layout:
     def _write(self, parts: tuple[str, ...], chunks: Iterable[bytes]) -> None:
         """Write a file whole: under a temporary name, to the disk, then to its own name."""
         with self._directory(()) as root, self._directory(parts[:-1]) as directory:
-            partial = f"{PARTIAL}{os.getpid()}-{os.urandom(8).hex()}"
-            file = os.open(partial, _NEW_FILE, 0o644, dir_fd=root)
+            partial, file = _held_file(root)
             try:
                 with os.fdopen(file, "wb") as stream:
                     for chunk in chunks:
@@ -376,15 +377,8 @@ class Layout:
             for name, content in (("oci-layout", _LAYOUT), ("index.json", _EMPTY_INDEX)):
                 if not (self.path / name).exists():
                     self._write((name,), [canonical_json(content)])
-            self._sweep()
+        sweep_files(self.path, _PARTIAL)
         self._prepared = True
-
-    def _sweep(self) -> None:
-        """Remove unfinished files of writers that were killed long ago. They are never read."""
-        for path in self.path.glob(f"{PARTIAL}*"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.lstat().st_mtime > ABANDONED:
-                    path.unlink()
 
     def _enter(self, descriptor: Descriptor) -> None:
         """Put a tagged image into ``index.json``, in the place of the one that had the tag."""
@@ -407,6 +401,17 @@ class Layout:
         """Have the layout to oneself. The lock is on the directory: no file of it is left in the layout."""
         with self._directory(()) as root, exclusive(root, name=self.name, timeout=LOCK_TIMEOUT):
             yield
+
+
+def _held_file(directory: int) -> tuple[str, int]:
+    """A new file of a directory, its name and descriptor; held, so that nobody takes it for a leftover."""
+    while True:
+        name = f"{PARTIAL}{os.getpid()}-{os.urandom(8).hex()}"
+        file = os.open(name, _NEW_FILE, 0o644, dir_fd=directory)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return name, file
+        os.close(file)  # it was swept before it was held
 
 
 class SparseLayout(Layout):

@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 from builder.errors import PatchConflict
 from builder.patch.diff import FileDiff, Kind
@@ -29,7 +28,7 @@ from builder.patch.hunks import (
 from builder.patch.patch import Patch
 from builder.patch.series import Series, rule_for
 from builder.printable import counted
-from builder.project.whole_file import read_checked, write_checked
+from builder.project.cache import Store
 from builder.source.files import SourceFile, Sources
 from builder.source.git import GitError, GitStore, TreeEntry
 
@@ -119,7 +118,13 @@ def try_series(series: Series, sources: Sources, *, drop: Sequence[str] = ()) ->
 
 
 def apply_series(
-    series: Series, sources: Sources, store: GitStore, *, drop: Sequence[str] = (), overlay: str = "NAME"
+    series: Series,
+    sources: Sources,
+    store: GitStore,
+    *,
+    drop: Sequence[str] = (),
+    overlay: str = "NAME",
+    anew: bool = False,
 ) -> AppliedSeries:
     """Apply a whole series, or nothing.
 
@@ -127,6 +132,7 @@ def apply_series(
         series, sources, drop: as in :func:`try_series`.
         store: where git applies it a second time, and where its objects are kept.
         overlay: whose series it is, for hints.
+        anew: whether git is asked although what it said before is kept.
 
     Raises:
         PatchConflict: a patch does not apply (all of them are named), or git makes something else of it.
@@ -134,7 +140,7 @@ def apply_series(
     tried = try_series(series, sources, drop=drop)
     if tried.failed:
         raise conflict_error(tried, overlay=overlay)
-    git = _second_opinion(tried, store)
+    git = _second_opinion(tried, store, anew=anew)
     return replace(tried, tree=git.tree, patched_tree=git.patched_tree, patch_ids=git.patch_ids)
 
 
@@ -304,17 +310,20 @@ class _Opinion:
     patch_ids: Mapping[str, str]
 
 
-def _second_opinion(tried: AppliedSeries, store: GitStore) -> _Opinion:
+def _second_opinion(tried: AppliedSeries, store: GitStore, *, anew: bool) -> _Opinion:
     """What git makes of the series; asked once for each series and sources, and then remembered.
+
+    Args:
+        anew: whether it is asked whatever is remembered.
 
     Raises:
         PatchConflict: git refuses it, or makes other objects of it.
     """
-    path = store.path / "opinions" / _opinion_key(tried)
-    opinion = _remembered(path)
-    if opinion is None:
-        opinion = _ask_git(tried, store)
-        write_checked(path, json.dumps(asdict(opinion)).encode())
+    kept, key = Store(store.path / "opinions"), _opinion_key(tried)
+    known = None if anew else kept.get(key)
+    opinion = _Opinion(**json.loads(known)) if known else _ask_git(tried, store)
+    if known is None:
+        kept.put(key, json.dumps(asdict(opinion)).encode())
     wanted = {path: f"{source.mode} {source.blob}" for path, source in tried.after.items() if source}
     if dict(opinion.files) != wanted:
         paths = opinion.files.keys() | wanted.keys()
@@ -337,12 +346,6 @@ def _opinion_key(tried: AppliedSeries) -> str:
     for path, source in sorted(tried.before.items()):
         digest.update(repr((path, source and source.mode, source and source.blob)).encode())
     return digest.hexdigest()
-
-
-def _remembered(path: Path) -> _Opinion | None:
-    """What git said before; None when it was not asked, or the record is damaged (it is then asked again)."""
-    data = read_checked(path)
-    return None if data is None else _Opinion(**json.loads(data))
 
 
 def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:

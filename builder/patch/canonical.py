@@ -15,9 +15,9 @@ from pathlib import Path
 from builder.errors import InvalidInput
 from builder.patch.apply import quoted_path
 from builder.patch.message import Head, write_head
-from builder.project.temporary import temporary_directory
 from builder.source.files import SourceFile
 from builder.source.git import GitStore
+from builder.temporary import temporary_directory
 
 Files = Mapping[str, SourceFile]
 

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.locking import exclusive
 from builder.probe.harness import Answer, Tree
+from builder.project.cache import Store
 from builder.project.program import source_digest
-from builder.project.whole_file import read_checked, write_checked
 
 MOST_TRACES = 16
 """Of one probe: the last ones."""
@@ -105,14 +106,14 @@ class Memory:
     """
 
     def __init__(self, directory: Path, about: str = "") -> None:
-        self._directory = directory
+        self._kept = Store(directory)
         self._traces_of = f"traces {about}" if about else "traces"
         self._most = 1 if about else MOST_TRACES
 
-    def _path(self, probe: bytes, fingerprint: str) -> Path:
+    def _key(self, probe: bytes, fingerprint: str) -> str:
         # probes import some of these modules, the others run them
         parts = (source_digest("probe"), _hash(probe), fingerprint)
-        return self._directory / _hash("\n".join(parts).encode())
+        return _hash("\n".join(parts).encode())
 
     def get(self, probe: bytes, fingerprint: str) -> Answer | None:
         """The answer, if it is known for a tree of these contents.
@@ -121,7 +122,7 @@ class Memory:
             probe: the probe's bytes.
             fingerprint: of the tree (see :mod:`builder.probe.trees`).
         """
-        kept = _read(self._path(probe, fingerprint))
+        kept = self._read(probe, fingerprint)
         return _answer(kept[0]) if kept else None
 
     def recognize(self, probe: bytes, tree: Tree) -> Answer | None:
@@ -131,7 +132,7 @@ class Memory:
             probe: the probe's bytes.
             tree: asked the same questions.
         """
-        for known, *trace in self._traces(probe):
+        for known, *trace in self._read(probe, self._traces_of):
             if all(_says(tree, tuple(question)) == said for question, said in trace):
                 return _answer(known)
         return None
@@ -148,21 +149,21 @@ class Memory:
         if answer.was_ended:
             return
         known = [answer.state, answer.evidence, list(answer.pins), answer.site]
-        write_checked(self._path(probe, fingerprint), json.dumps([known]).encode())
+        self._put(probe, fingerprint, [known])
         if trace:
             newest = [known, *([list(question), said] for question, said in trace.items())]
-            kept = [newest, *self._traces(probe)][: self._most]
-            write_checked(self._path(probe, self._traces_of), json.dumps(kept).encode())
+            with exclusive(self._kept.directory):  # probes are asked at the same time
+                kept = [newest, *self._read(probe, self._traces_of)][: self._most]
+                self._put(probe, self._traces_of, kept)
 
-    def _traces(self, probe: bytes) -> list[Any]:
-        return _read(self._path(probe, self._traces_of))
+    def _read(self, probe: bytes, fingerprint: str) -> list[Any]:
+        """What an entry says; nothing where there is none."""
+        data = self._kept.get(self._key(probe, fingerprint))
+        found: list[Any] = [] if data is None else json.loads(data)
+        return found
 
-
-def _read(path: Path) -> list[Any]:
-    """What an entry says; nothing where there is none that this tool wrote there."""
-    data = read_checked(path)
-    found: list[Any] = [] if data is None else json.loads(data)
-    return found
+    def _put(self, probe: bytes, fingerprint: str, value: list[Any]) -> None:
+        self._kept.put(self._key(probe, fingerprint), json.dumps(value).encode())
 
 
 def _answer(known: list[Any]) -> Answer:

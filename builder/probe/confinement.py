@@ -13,10 +13,9 @@ import resource
 import signal
 import struct
 import sys
-import tempfile
-from pathlib import Path
 
 from builder.probe.seccomp import filter_calls
+from builder.temporary import temporary_directory
 
 NOBODY = 65534
 SECCOMP = "seccomp"
@@ -60,12 +59,10 @@ def empty_directory() -> int | None:
     None where no directory can be made.
     """
     try:
-        path = tempfile.mkdtemp(prefix="overlay-probe-")
+        with temporary_directory("probe") as path:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    Path(path).rmdir()
-    return descriptor
 
 
 def confine(memory: int, seconds: float, empty: int | None) -> list[str]:

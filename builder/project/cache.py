@@ -1,6 +1,10 @@
-"""What is kept in the user's cache: how much of what, whether it is whole, and how to be rid of it.
+"""The user's cache: how an entry is kept and believed, what there is of which kind, and how to be rid of it.
 
-Everything in the cache can be made again; the lock and the images are elsewhere.
+Everything in the cache can be made again; the lock and the images are elsewhere. An entry is named after all
+that it follows from, and begins with a checksum over kind, key and content (:class:`Store`): what is cut, was
+changed, or was put in another's place is not believed, and made again. Two things have checks of their own:
+git's objects, whose names are their hashes, and indexes of layers, which are opened and not read whole
+(:mod:`builder.oci.layer_index`).
 """
 
 from __future__ import annotations
@@ -8,13 +12,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
 from builder.errors import Unavailable
+from builder.project.whole_file import sweep_parts, write_cached
+from builder.temporary import is_temporary, sweep_directories
 
 # What each entry of the cache's directory is, by how its name begins.
 KINDS = {
@@ -30,7 +38,71 @@ KINDS = {
     "soundness": "patched files found to be in order",
 }
 OTHER = "other"
+LARGEST = 256 << 20  # bytes of an entry; what is larger is made again each time
+# Directories of entries that begin with a checksum, below the cache's.
+STORES = ("built", "probes", "evidence", "lint", "soundness", "series.git/opinions")
 _NOT_A_USE = getattr(os, "O_NOATIME", 0)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Entries of one kind.
+
+    Args:
+        directory: where they are; made when the first is written. Its name is the kind's.
+    """
+
+    directory: Path
+
+    def get(self, key: str) -> bytes | None:
+        """What is kept under a key; None where nothing is, or what is there was not kept under it.
+
+        Args:
+            key: names all that the entry follows from; a file name.
+        """
+        path = self.directory / key
+        sweep_parts(self.directory)
+        try:
+            checksum, _, data = _read(path).partition(b"\n")
+        except (OSError, ValueError):
+            return None
+        if checksum == _checksum(self.directory.name, key, data):
+            return data
+        self.remove(key)
+        return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an entry, whole or not at all; one that is too large is not kept.
+
+        Raises:
+            OSError: it cannot be written; the error names a file.
+        """
+        if len(data) <= LARGEST:
+            checksum = _checksum(self.directory.name, key, data)
+            write_cached(self.directory / key, b"\n".join((checksum, data)))
+
+    def remove(self, key: str) -> None:
+        """Forget an entry."""
+        with suppress(OSError):
+            (self.directory / key).unlink(missing_ok=True)
+
+
+def _checksum(kind: str, key: str, data: bytes) -> bytes:
+    digest = hashlib.sha256(f"{kind}\n{key}\n".encode())
+    digest.update(data)
+    return digest.hexdigest().encode()
+
+
+def _read(path: Path) -> bytes:
+    """An entry's file; an error if it is no file, or too large to be one."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("no file")
+        data = file.read(LARGEST + 100)
+    if len(data) == LARGEST + 100:
+        raise ValueError("too large")
+    return data
 
 
 @dataclass(frozen=True)
@@ -64,11 +136,12 @@ def list_entries(cache: Path) -> list[Entry]:
 
 
 def damaged(cache: Path) -> list[Path]:
-    """Indexes of layers and finished builds whose bytes are not what they should be, and unfinished files."""
-    layers, builds = cache / "layers", cache / "built"
-    wrong = [path for path in sorted(layers.glob("*.layer")) if not _is_whole(path)]
-    wrong += [path for path in sorted(builds.glob("*")) if not _is_build(path)]
-    return wrong + sorted(layers.glob("*.tmp"))
+    """Indexes of layers and entries whose bytes are not what they should be, and unfinished files."""
+    layers = cache / "layers"
+    wrong = [path for path in sorted(layers.glob("*")) if not (_is_whole(path) or is_temporary(path.name))]
+    return wrong + [
+        path for name in STORES for path in sorted((cache / name).glob("*")) if not _is_kept(path)
+    ]
 
 
 def prune(cache: Path, *, older_than: float, state: Path | None = None) -> list[Entry]:
@@ -85,6 +158,8 @@ def prune(cache: Path, *, older_than: float, state: Path | None = None) -> list[
     Raises:
         Unavailable: something cannot be removed.
     """
+    for place in (cache, cache / "layers", cache / "wheels"):
+        sweep_directories(place)
     wrong = set(damaged(cache))
     limit = time.time() - older_than
     settings = [path.read_bytes() for path in state.glob("*/*/.git/config")] if state else []
@@ -102,8 +177,8 @@ def prune(cache: Path, *, older_than: float, state: Path | None = None) -> list[
 def _parts(cache: Path) -> Iterator[Path]:
     for path in sorted(cache.iterdir()) if cache.is_dir() else ():
         if path.name in ("layers", "built") and path.is_dir():
-            yield from sorted(path.iterdir())
-        elif path.suffix != ".lock":
+            yield from (part for part in sorted(path.iterdir()) if not is_temporary(part.name))
+        elif path.suffix != ".lock" and not is_temporary(path.name):
             yield path
 
 
@@ -127,13 +202,13 @@ def _is_whole(path: Path) -> bool:
         return hashlib.file_digest(stream, "sha256").hexdigest() == path.stem.rpartition("-")[2]
 
 
-def _is_build(path: Path) -> bool:
-    """Whether a file begins with the checksum of its rest (see :mod:`builder.build.reuse`)."""
+def _is_kept(path: Path) -> bool:
+    """Whether a file is what :meth:`Store.put` wrote there."""
     if not path.is_file():
         return False
     with _looking(path) as stream:
-        checksum = stream.read(64)
-        return hashlib.file_digest(stream, "sha256").hexdigest().encode() == checksum
+        checksum, _, data = stream.read().partition(b"\n")
+    return checksum == _checksum(path.parent.name, path.name, data)
 
 
 def _looking(path: Path) -> BufferedReader:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from builder.project.whole_file import write_cached
+from builder.project.cache import Store
 
 MAX_KEYS = 20_000
 
 
 class Remembered:
-    """A set of keys in a file; each names everything that its answer depends on.
+    """A set of keys in one entry; each names everything that its answer depends on.
 
     Args:
-        path: where they are kept, one a line.
+        store: where it is kept.
+        name: of the entry.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = set(path.read_bytes().decode("ascii", "replace").split()) if path.is_file() else set()
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._known = set((store.get(name) or b"").decode("ascii").split())
         self._new: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
@@ -33,4 +32,4 @@ class Remembered:
         new = self._new - self._known
         if new:
             kept = new | self._known if len(self._known) < MAX_KEYS else new
-            write_cached(self._path, "".join(f"{key}\n" for key in sorted(kept)).encode())
+            self._store.put(self._name, "".join(f"{key}\n" for key in sorted(kept)).encode())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
 import shutil
 from io import FileIO
 from pathlib import Path
 
-from builder.project.temporary import sweep_files
+from builder.temporary import sweep_files
 
 _swept: set[Path] = set()
 _PART = r"\.[0-9a-f]{16}\Z"
@@ -53,30 +52,11 @@ def write_cached(path: Path, data: bytes) -> None:
     write_whole(path, data)
 
 
-def write_checked(path: Path, data: bytes) -> None:
-    """Write an entry of the cache behind a checksum over the entry's name and content.
-
-    Raises:
-        OSError: it cannot be written; the error names a file.
-    """
-    write_cached(path, f"{_checksum(path.name, data)}\n".encode() + data)
-
-
-def read_checked(path: Path) -> bytes | None:
-    """What :func:`write_checked` wrote there; None where nothing is, or it is damaged or another's."""
-    try:
-        said, _, data = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    return data if said == _checksum(path.name, data).encode() else None
-
-
-def _checksum(name: str, data: bytes) -> str:
-    return hashlib.sha256(f"{name}\n".encode() + data).hexdigest()
-
-
 def sweep_parts(directory: Path) -> None:
     """Remove what killed processes left of any file that was being written into a directory of ours."""
+    if directory in _swept:
+        return
+    _swept.add(directory)
     sweep_files(directory, re.compile(r"\..+" + _PART))
 
 

@@ -148,8 +148,8 @@ def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) 
         )
 
     def build_again() -> Built:
-        """The whole of it once more, from the files on, and believing nothing of the lock's facts."""
-        again = replace(request, lock=Lock(pins=request.lock.pins), is_locked=False)
+        """The whole of it once more, from the files on: no fact of the lock or the cache is believed."""
+        again = replace(request, lock=Lock(pins=request.lock.pins), is_locked=False, anew=True)
         return bake_images(plan(again, Shared()).plans)
 
     watched = watch(job.asked) if job.asked else None

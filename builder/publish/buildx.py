@@ -11,7 +11,6 @@ a template.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from builder.errors import InvalidInput
 from builder.oci.model import OCI_MANIFEST, Platform
 from builder.project.whole_file import write_whole
 from builder.publish.docker_engine.bake import check_bakeable, write_context
+from builder.temporary import sweep_directories, temporary_directory
 
 BAKE_FILE = "docker-bake.json"
 
@@ -86,6 +86,7 @@ def write_bake_file(targets: Sequence[Target], repository: str | None, directory
         InvalidInput: the directory holds something.
         UsageError: a target cannot be baked by a Dockerfile without RUN, or its base is in a layout.
     """
+    sweep_directories(directory.parent)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InvalidInput(
             "the directory for the bake file is not empty", where=str(directory), hint="name a new one"
@@ -93,8 +94,8 @@ def write_bake_file(targets: Sequence[Target], repository: str | None, directory
     for target in targets:
         check_bakeable(target.plan)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
-        made = Path(temporary) / "bake"
+    with temporary_directory("bake", directory.parent) as temporary:
+        made = temporary / "bake"
         made.mkdir(mode=0o755)
         for target in targets:
             context = made / target.context

@@ -29,8 +29,8 @@ from builder.project.lock import Lock, read_lock
 from builder.project.pin import Pin, pin_command, pinned
 from builder.project.project import Root
 from builder.project.spec import Spec, read_spec
-from builder.project.temporary import temporary_directory
 from builder.publish.push import tag_of
+from builder.temporary import temporary_directory
 
 if TYPE_CHECKING:
     from builder.oci.registry.client import Repository

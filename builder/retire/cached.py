@@ -1,9 +1,8 @@
 """What the sources alone say of a series on a target, kept in the user's cache.
 
 Text, behaviour and what a patch breaks follow from the patches, the pin's sources, the target's sources, the
-probes and this program. An entry is named after all of them and holds a checksum over name and content:
-what is damaged or was put in another's place is made again. Verdicts are not kept: they are weighed anew each
-time, with what repositories and people say.
+probes and this program: an entry is named after all of them. Verdicts are not kept: they are weighed anew
+each time, with what repositories and people say.
 
 An answer is not kept where a limit of time or memory ended the probe: a slow machine can be its reason.
 """
@@ -22,8 +21,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from builder.patch.series import Series
 from builder.probe.harness import Answer
 from builder.probe.run import read_probe
+from builder.project.cache import Store
 from builder.project.program import git_identity, source_digest
-from builder.project.whole_file import read_checked, write_checked
 from builder.retire.evidence import Behaviour, Dependency, TextEvidence
 from builder.soundness.check import Flaw
 from builder.source.upstream import Upstream
@@ -82,7 +81,7 @@ class KeptEvidence:
     ) -> None:
         from pyflakes import __version__ as pyflakes
 
-        self._directory = directory
+        self._kept = Store(directory)
         self._names = [patch.name for patch in series.patches]
         files = [probes / f"{name}.py" for name in self._names]
         parts = [source_digest(*_ROOMS), git_identity(), pyflakes, *drop, _identity(pin)]
@@ -92,14 +91,8 @@ class KeptEvidence:
 
     def get(self, target: Upstream) -> dict[str, Found] | None:
         """What is known of every patch on a target; None where nothing is, or it cannot be believed."""
-        body = read_checked(self._directory / self._key(target))
-        if body is None:
-            return None
-        try:
-            rows = _decoded(dict[str, Found], json.loads(body))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-        return rows if list(rows) == self._names else None
+        known = self._kept.get(self._key(target))
+        return None if known is None else _decoded(dict[str, Found], json.loads(known))
 
     def put(self, target: Upstream, found: Mapping[str, Found]) -> None:
         """Keep what was found, whole or not at all."""
@@ -107,8 +100,7 @@ class KeptEvidence:
         for name, row in found.items():
             if not row.is_certain:
                 rows[name]["asked"] = None
-        body = json.dumps(rows, separators=(",", ":")).encode()
-        write_checked(self._directory / self._key(target), body)
+        self._kept.put(self._key(target), json.dumps(rows, separators=(",", ":")).encode())
 
     def _key(self, target: Upstream) -> str:
         return _sha256(f"{self._series}\n{_identity(target)}".encode())

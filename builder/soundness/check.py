@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.probe.harness import Tree
 from builder.probe.trees import MappingTree
+from builder.project.cache import Store
 from builder.project.program import source_digest
 from builder.project.remembered import Remembered
 from builder.soundness.data import LARGEST as LARGEST_DATA
@@ -90,7 +91,7 @@ class Checker:
     """
 
     def __init__(self, cache: Path | None) -> None:
-        self._known = Remembered(cache / "soundness" / "sound") if cache else None
+        self._known = Remembered(Store(cache / "soundness"), "sound") if cache else None
         self._files: dict[tuple[str, str], PythonFile] = {}
 
     def check(self, before: Versions, after: Versions, under: Tree) -> Soundness:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from builder.errors import InvalidInput, Unavailable
-from builder.project.temporary import temporary_directory
+from builder.temporary import sweep_directories, temporary_directory
 
 GIT_TIMEOUT = 600.0
 _HEX40 = re.compile(r"[0-9a-f]{40}\Z")
@@ -174,18 +173,19 @@ class GitStore:
     @classmethod
     def create(cls, path: Path) -> GitStore:
         """The store at ``path``, made when it is not there (complete, or not at all)."""
+        sweep_directories(path.parent)
         if not _is_store(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as new:
-                run_git(["init", "--quiet", "--bare", "--object-format=sha1", "--", "store"], cwd=Path(new))
-                _put_in_place(Path(new) / "store", path, Path(new) / "damaged")
+            with temporary_directory("store", path.parent) as new:
+                run_git(["init", "--quiet", "--bare", "--object-format=sha1", "--", "store"], cwd=new)
+                _put_in_place(new / "store", path, new / "damaged")
         return cls(path)
 
     @classmethod
     def renew(cls, path: Path) -> GitStore:
         """An empty store in the place of a damaged one, whose contents are lost."""
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".old-") as old:
-            path.rename(Path(old) / "damaged")
+        with temporary_directory("store", path.parent) as old:
+            path.rename(old / "damaged")
         return cls.create(path)
 
     def is_damaged(self) -> bool:
@@ -233,7 +233,7 @@ class GitStore:
         """The bytes of blobs, by object id, read through one git process.
 
         Raises:
-            GitError: one is not in the store.
+            GitError: one is not in the store, or is not what its name says.
         """
         wanted = sorted(set(ids))
         if not wanted:
@@ -248,6 +248,10 @@ class GitStore:
                 raise GitError(["cat-file", oid], 1, f"{oid} is not a blob of this store")
             size = int(header[2])
             found[oid] = out[end + 1 : end + 1 + size]
+            if blob_id(found[oid]) != oid:  # git does not look when it reads
+                raise GitError(
+                    ["cat-file", oid], 1, f"{oid} is damaged: its bytes are another blob's", self.path
+                )
             position = end + 1 + size + 1
         return found
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
 from builder.errors import Unavailable
-from builder.project.temporary import temporary_directory
 from builder.source.files import SourceFile
 from builder.source.git import GitError, GitStore
 from builder.source.upstream import Mount
+from builder.temporary import temporary_directory
 
 Files = Mapping[str, SourceFile]
 

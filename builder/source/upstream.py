@@ -164,10 +164,10 @@ def wheel_mount(
     """
     store = GitStore.create(cache / "wheels.git")
     reference = f"refs/wheels/{wheel.sha256}/{package}"
-    commit = store.resolve(reference)
+    commit = _imported(store, reference, wheel)
     if commit is None:
         with exclusive(cache / "wheels.lock", waiting=progress):
-            commit = store.resolve(reference)
+            commit = _imported(store, reference, wheel)
             if commit is None:
                 store = _sound(store)
                 path = wheel_file or download_wheel(wheel, cache, progress=progress)
@@ -177,6 +177,16 @@ def wheel_mount(
                 commit = _import_wheel(store, path, wheel, package)
                 store.git("update-ref", reference, commit)
     return Mount("" if package == "sglang" else "site-packages/", store, commit)
+
+
+def _imported(store: GitStore, reference: str, wheel: Wheel) -> str | None:
+    """The commit that a wheel was imported as; None where there is none, or it is another wheel's."""
+    try:
+        found = store.git("cat-file", "--batch", stdin=f"{reference}\n".encode())
+    except GitError:
+        return None
+    head, _, commit = found.partition(b"\n")
+    return head.split()[0].decode() if f"\nwheel sha256:{wheel.sha256}\n".encode() in commit else None
 
 
 def _sound(store: GitStore) -> GitStore:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from builder.errors import InvalidInput, Unavailable
 from builder.project.spec import Wheel
+from builder.temporary import temporary_directory
 
 MAX_BYTES = 2 << 30
 MAX_FILES = 200_000
@@ -133,23 +134,33 @@ def download_wheel(wheel: Wheel, cache: Path, *, progress: Progress) -> Path:
         progress: told what takes time.
 
     Raises:
-        InvalidInput: the index has the release, but no file with this SHA-256; or the cached file is damaged.
+        InvalidInput: the index has the release, but no file with this SHA-256.
         Unavailable: the index does not answer, or has no such release.
     """
     directory = cache / "wheels" / wheel.sha256
-    if not directory.is_dir():
-        progress(f"downloading {wheel.requirement}")
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".new-") as new:
-            pinned, out = Path(new) / "requirements.txt", Path(new) / "out"
-            pinned.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
-            out.mkdir()
-            _run_pip(["--dest", str(out), "--require-hashes", "-r", str(pinned)], wheel)
-            if not directory.exists():
-                out.rename(directory)
+    if path := _downloaded(directory, wheel):
+        return path
+    progress(f"downloading {wheel.requirement}")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory("wheel", directory.parent) as new:
+        pinned, out = new / "requirements.txt", new / "out"
+        pinned.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
+        out.mkdir()
+        _run_pip(["--dest", str(out), "--require-hashes", "-r", str(pinned)], wheel)
+        if os.path.lexists(directory):
+            directory.rename(new / "damaged")
+        out.rename(directory)
     (path,) = directory.glob("*.whl")
-    check_wheel(path, wheel)
     return path
+
+
+def _downloaded(directory: Path, wheel: Wheel) -> Path | None:
+    """The wheel that was downloaded before; None where there is none, or it is not the one."""
+    paths = list(directory.glob("*.whl"))
+    if len(paths) != 1 or not paths[0].is_file():
+        return None
+    with paths[0].open("rb") as file:
+        return paths[0] if hashlib.file_digest(file, "sha256").hexdigest() == wheel.sha256 else None
 
 
 def _run_pip(arguments: Sequence[str], wheel: Wheel) -> None:

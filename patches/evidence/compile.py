@@ -10,7 +10,7 @@ from typing import Any
 
 from builder.probe.devices import GB10, SHARED_MEMORY, named
 from builder.probe.harness import Tree
-from builder.project.temporary import temporary_directory
+from builder.temporary import temporary_directory
 from evidence.sources import carry
 from evidence.worker import run_worker
 

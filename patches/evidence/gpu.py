@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.probe.harness import Tree
-from builder.project.temporary import temporary_directory
+from builder.temporary import temporary_directory
 from evidence.sources import carry
 from evidence.worker import run_worker
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-import builder.project.temporary
+import builder.temporary
 from builder.project.project import Root
-from builder.project.temporary import sweep_directories, sweep_files, temporary_directory
 from builder.project.transaction import finish
 from builder.project.whole_file import sweep_parts, write_whole
+from builder.publish.buildx import write_bake_file
+from builder.temporary import sweep_directories, sweep_files, temporary_directory
 from tests.projects.image import NAME, ImageProject
 
 HELD = "x = open(sys.argv[1], 'xb'); import fcntl; fcntl.flock(x, fcntl.LOCK_EX)"
@@ -25,7 +24,7 @@ HELD = "x = open(sys.argv[1], 'xb'); import fcntl; fcntl.flock(x, fcntl.LOCK_EX)
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder.project.temporary, "_swept", set())
+    monkeypatch.setattr(builder.temporary, "_swept", set())
 
 
 def killed(script: str, *arguments: object) -> None:
@@ -65,27 +64,22 @@ def test_a_file_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
 
 def test_directories_are_swept_when_nobody_holds_them(tmp_path: Path) -> None:
     script = (
-        "from pathlib import Path; from builder.project.temporary import temporary_directory as t\n"
+        "from pathlib import Path; from builder.temporary import temporary_directory as t\n"
         "kept = t('judging', Path(sys.argv[1])); (kept.__enter__() / 'x').write_text('')"
     )
     killed(script, tmp_path)
     (left,) = tmp_path.iterdir()
     foreign = [
-        tmp_path / name for name in ("overlay-notes", "overlay-judging-abcdefgh", "overlayfs-12345678")
+        tmp_path / name for name in ("overlay-notes", "overlay-judging-abcdefgh", "overlayfs-12345678.held")
     ]
     for path in foreign:
         path.mkdir()
     with temporary_directory("render", tmp_path) as first:
         assert not left.exists()
-        builder.project.temporary._swept.clear()
+        builder.temporary._swept.clear()
         sweep_directories(tmp_path)
         assert first.exists()
-        assert all(path.exists() for path in foreign)
-        long_ago = time.time() - 2 * 24 * 3600
-        os.utime(foreign[1], (long_ago, long_ago))  # of a version that held no lock
-        builder.project.temporary._swept.clear()
-        sweep_directories(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"overlay-notes", "overlayfs-12345678"}
+    assert sorted(tmp_path.iterdir()) == sorted(foreign)
 
 
 def test_an_undecided_transaction_goes(tmp_path: Path) -> None:
@@ -119,3 +113,9 @@ def test_a_root_that_is_only_read_is_not_swept(tmp_path: Path) -> None:
     left.write_bytes(b"x")
     Root(tmp_path, tmp_path / "overlays").locks("demo")
     assert left.exists()
+
+
+def test_a_bake_file_sweeps_what_a_killed_one_left(tmp_path: Path) -> None:
+    (tmp_path / "overlay-bake-abcdefgh.held").mkdir()
+    write_bake_file([], None, tmp_path / "bake")
+    assert [path.name for path in tmp_path.iterdir()] == ["bake"]

@@ -12,7 +12,7 @@ from builder.probe.cached import Memory
 from builder.probe.evaluate import ask_all, find_probes, probe_series
 from builder.probe.harness import Answer
 from builder.probe.trees import DirectoryTree, MappingTree
-from builder.project.whole_file import read_checked, write_checked
+from builder.project.cache import Store
 
 BEFORE = MappingTree({"python/sglang/a.py": b"x = 1\n", "python/sglang/b.py": b"y = 1\n"})
 AFTER = MappingTree({"python/sglang/a.py": b"x = 2\n"}, BEFORE)
@@ -92,7 +92,7 @@ def test_answers_are_remembered_by_probe_and_tree(probes: Path, tmp_path: Path) 
     path = probes / "a.py"
     assert ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"].state == "defect"
     (entry,) = (path for path in kept.iterdir() if b'"read"' not in path.read_bytes())
-    write_checked(entry, json.dumps([["fixed", "from memory", ["torch"], ""]]).encode())
+    Store(kept).put(entry.name, json.dumps([["fixed", "from memory", ["torch"], ""]]).encode())
     answer = ask_all([path], {"t": BEFORE}, remembered=kept).answers["a", "t"]
     assert answer == Answer("fixed", "from memory", ("torch",))
     assert ask_all([path], {"t": BEFORE}).answers["a", "t"].state == "defect"
@@ -138,9 +138,10 @@ def test_an_answer_holds_for_every_tree_that_says_the_same(
     first, second = MappingTree(SEEN), MappingTree({**SEEN, **change})
     ask_all([path], {"t": first}, remembered=tmp_path / "kept")
     (traces,) = (entry for entry in (tmp_path / "kept").iterdir() if b'"read"' in entry.read_bytes())
-    value = json.loads(read_checked(traces) or b"")
+    kept = Store(tmp_path / "kept")
+    value = json.loads(kept.get(traces.name) or b"")
     value[0][0][1] = "from memory"
-    write_checked(traces, json.dumps(value).encode())
+    kept.put(traces.name, json.dumps(value).encode())
     fresh = ask_all([path], {"t": second}).answers["curious", "t"]
     for _ in range(2):
         answer = ask_all([path], {"t": second}, remembered=tmp_path / "kept").answers["curious", "t"]
@@ -158,7 +159,7 @@ def test_what_cannot_be_told_is_remembered_and_what_a_limit_ended_is_not(
     assert not kept.exists()
     said = ask_all([probes / "lost.py"], {"t": BEFORE}, remembered=kept).answers["lost", "t"]
     assert said.state == "unknown"
-    entries = [read_checked(entry) or b"" for entry in kept.iterdir()]
+    entries = [Store(kept).get(entry.name) or b"" for entry in kept.iterdir()]
     assert entries
     assert all(b'"unknown"' in entry for entry in entries)
 

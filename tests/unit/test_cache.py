@@ -8,7 +8,9 @@ import shutil
 import time
 from pathlib import Path
 
-from builder.project.cache import damaged, list_entries, prune
+import pytest
+
+from builder.project.cache import KINDS, STORES, Store, damaged, list_entries, prune
 
 DAY = 24 * 3600.0
 
@@ -48,17 +50,27 @@ def test_an_index_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
     assert good.exists()
 
 
-def test_a_build_whose_bytes_changed_or_that_is_unfinished_is_damaged(tmp_path: Path) -> None:
-    builds = tmp_path / "built"
-    builds.mkdir()
-    good, bad, unfinished = builds / "a", builds / "b", builds / ".c.0123"
-    for path in (good, bad):
-        path.write_bytes(hashlib.sha256(b"the rest").hexdigest().encode() + b"the rest")
-    bad.write_bytes(bad.read_bytes() + b".")
-    unfinished.write_bytes(b"half")
-    assert damaged(tmp_path) == [unfinished, bad]
-    assert {entry.kind for entry in list_entries(tmp_path)} == {"finished builds"}
-    assert len(list_entries(tmp_path)) == 3
+@pytest.mark.parametrize("kind", STORES)
+def test_an_entry_that_is_not_what_was_kept_under_its_key_is_damaged(kind: str, tmp_path: Path) -> None:
+    store = Store(tmp_path / kind)
+    for key in ("a", "b", "c", "d"):
+        store.put(key, b"the rest")
+    directory = store.directory
+    (directory / "b").write_bytes((directory / "b").read_bytes() + b".")
+    (directory / "c").write_bytes((directory / "a").read_bytes())
+    (directory / "d").unlink()
+    (directory / "d").mkdir()
+    (directory / ".e.0123").write_bytes(b"half")
+    assert damaged(tmp_path) == [directory / name for name in (".e.0123", "b", "c", "d")]
+    assert {entry.kind for entry in list_entries(tmp_path)} == {KINDS[kind.partition("/")[0]]}
+
+
+@pytest.mark.parametrize("other", ["evidence", "probes"])
+def test_an_entry_of_another_kind_is_not_believed(other: str, tmp_path: Path) -> None:
+    Store(tmp_path / other).put("key", b"said")
+    (tmp_path / other).rename(tmp_path / "lint")
+    assert Store(tmp_path / "lint").get("key") is None
+    assert list((tmp_path / "lint").iterdir()) == []
 
 
 def test_prune_removes_what_is_old_or_damaged_and_leaves_the_rest(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import multiprocessing
-import os
 import sqlite3
 import subprocess
 import sys
@@ -522,13 +521,11 @@ def test_temporary_of_a_killed_process_is_never_read(tmp_path: Path) -> None:
     assert index(SIMPLE, cache).get("a/b.py") is not None
 
 
-def test_only_old_temporaries_are_swept(tmp_path: Path) -> None:
-    old, young = tmp_path / "index-old.tmp", tmp_path / "index-young.tmp"
-    old.touch()
-    young.touch()
-    os.utime(old, (0, 0))
+def test_what_a_killed_reader_left_is_swept(tmp_path: Path) -> None:
+    left = tmp_path / "overlay-index-abcdefgh.held"
+    left.mkdir()
     index(SIMPLE, tmp_path)
-    assert (old.exists(), young.exists()) == (False, True)
+    assert not left.exists()
 
 
 def test_files_are_read_by_a_second_pass(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import fcntl
 import json
 import multiprocessing
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -411,14 +410,13 @@ def test_a_path_that_cannot_be_a_directory_is_unavailable(tmp_path: Path) -> Non
 # --- killed, and at once ----------------------------------------------------------------------------------
 
 
-def test_files_of_killed_writers_are_never_read_and_removed_later(tmp_path: Path) -> None:
+def test_files_of_killed_writers_are_removed_by_the_next(tmp_path: Path) -> None:
     layout = filled(tmp_path / "out")
     dead, alive = layout.path / ".partial-1-dead", layout.path / ".partial-2-alive"
     dead.write_bytes(b"half")
-    alive.write_bytes(b"half")
-    long_ago = time.time() - 2 * layout_module.ABANDONED
-    os.utime(dead, (long_ago, long_ago))
-    filled(tmp_path / "out").put_blob(blob(b"new"), b"new")
+    with alive.open("xb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        filled(tmp_path / "out").put_blob(blob(b"new"), b"new")
     assert not dead.exists()
     assert alive.exists()
 

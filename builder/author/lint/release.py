@@ -15,6 +15,7 @@ from builder.errors import InvalidInput
 from builder.patch.apply import AppliedSeries, PatchReport, try_series
 from builder.patch.repair import added_lines, split
 from builder.probe.named_trees import pristine_tree
+from builder.project.cache import Store
 from builder.project.program import git_identity
 from builder.project.remembered import Remembered
 from builder.soundness.check import Checker
@@ -46,7 +47,7 @@ def lint_release(home: Home, upstream: Upstream, cache: Path) -> tuple[list[Find
     applied = try_series(series, sources, drop=home.drop)
     found = [finding for report in applied.failed for finding in _failed(home, report)]
     if not found:
-        known = Remembered(cache / "lint" / "canonical")
+        known = Remembered(Store(cache / "lint"), "canonical")
         found += _canonical(home, applied, known)
         known.save()
     unsound, notes = _soundness(home, applied, upstream, cache)

@@ -19,11 +19,11 @@ from builder.oci.index import index_images
 from builder.oci.model import Descriptor, Platform, RawManifest, is_digest
 from builder.oci.reference import Reference
 from builder.project.project import cache_path
-from builder.project.temporary import temporary_directory
 from builder.publish.docker_engine.connection import Engine, engine_errors
 from builder.publish.docker_engine.files import read_files
 from builder.publish.docker_engine.inspected import created, open_engine_image
 from builder.publish.docker_engine.program import BuildProgram, find_build_program
+from builder.temporary import temporary_directory
 from builder.verify.layered import LayeredImage
 from builder.verify.verify import deviation_error, verify_patched
 

@@ -11,15 +11,12 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _HELD = ".held"
-_KINDS = "judging|context|render|blobs|index|before|gpu|compile"
-_OURS = re.compile(rf"overlay-(?:{_KINDS})-[a-z0-9_]{{8}}(?P<held>{re.escape(_HELD)})?\Z")
-_DAY = 24 * 3600  # seconds; versions that held no lock made such directories too
+_OURS = re.compile(rf"overlay-[a-z]+-[a-z0-9_]{{8}}{re.escape(_HELD)}\Z")
 _swept: set[Path] = set()
 
 
@@ -28,7 +25,7 @@ def temporary_directory(kind: str, parent: Path | None = None) -> Iterator[Path]
     """A directory that is gone afterwards; leftovers beside it are swept.
 
     Args:
-        kind: what it is for, one word that this module knows.
+        kind: what it is for, one word of small letters.
         parent: where it is made (default: where the system keeps temporary files).
 
     Raises:
@@ -51,6 +48,11 @@ def temporary_directory(kind: str, parent: Path | None = None) -> Iterator[Path]
         os.close(descriptor)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a directory of this name is one of ours."""
+    return _OURS.match(name) is not None
+
+
 def sweep_directories(place: Path) -> None:
     """Remove what killed commands of this user left in a place for temporary files; once a process."""
     if place in _swept:
@@ -58,12 +60,12 @@ def sweep_directories(place: Path) -> None:
     _swept.add(place)
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
-            match = _OURS.match(entry.name)
-            if match and entry.is_dir(follow_symlinks=False):
-                facts = entry.stat(follow_symlinks=False)
-                is_old = match["held"] or time.time() - facts.st_mtime > _DAY
-                if is_old and facts.st_uid == os.geteuid():
-                    _remove(Path(entry.path))
+            if (
+                is_temporary(entry.name)
+                and entry.is_dir(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+            ):
+                _remove(Path(entry.path))
 
 
 def sweep_files(directory: Path, pattern: re.Pattern[str]) -> None:
