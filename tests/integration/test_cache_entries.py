@@ -40,7 +40,7 @@ class Filled(NamedTuple):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    world = ImageProject.create(tmp_path_factory.mktemp("world"))
+    world = ImageProject.create_cold(tmp_path_factory.mktemp("world"))
     build = world.build(world.base().reference)
     diff = ("diff", NAME, "--upstream", world.commit, "--json")
     world.overlay("patch", "export", "one").check()

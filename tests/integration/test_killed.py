@@ -21,7 +21,7 @@ def test_nothing_is_left_of_a_killed_command_after_the_next(
     """Killed with all of its processes, with a cold cache, at a point from its start (0) to its end (1)."""
     for name in ("first", "world", "temporary"):
         (tmp_path / name).mkdir()
-    first, world = ImageProject.create(tmp_path / "first"), ImageProject.create(tmp_path / "world")
+    first, world = ImageProject.create_cold(tmp_path / "first"), ImageProject.create_cold(tmp_path / "world")
     start = time.monotonic()
     first.overlay(*words(first, command)).check()
     lasted = time.monotonic() - start
