@@ -162,13 +162,13 @@ def _facts(result: Result) -> dict[str, Any]:
         "state": result.state,
         "platforms": [str(platform) for platform in result.platforms],
     }
-    if result.outcome:
-        delivered = result.outcome.delivered
-        value["digest"] = result.outcome.digest
+    if result.digest:
+        delivered = result.delivered
+        value["digest"] = result.digest
         value["references"] = list(delivered.references) if delivered else []
         value["attestations"] = [str(path) for path in delivered.documents] if delivered else []
-        value["recalled"] = result.outcome.is_recalled
-        value["images"] = {image["platform"]: image["digest"] for image in result.outcome.report.images}
+        value["recalled"] = result.is_recalled
+        value["images"] = result.images
     if result.reason:
         value["reason"] = result.reason
     if result.error:
@@ -190,4 +190,4 @@ def _print(results: Sequence[Result]) -> None:
 def _said(result: Result) -> str:
     if result.error:
         return result.error.what
-    return (result.outcome.digest or "") if result.outcome else result.reason
+    return result.digest or result.reason

@@ -59,8 +59,9 @@ class Root:
         Raises:
             InvalidInput: there is none of this name, with the nearest one.
         """
-        names = self.names()
-        if name not in names:
+        path = self.overlays / f"{name}.yaml"
+        if "/" in name or not path.is_file():
+            names = self.names()
             from difflib import get_close_matches
 
             near = get_close_matches(name, names, n=1)
@@ -70,7 +71,7 @@ class Root:
                 found=name,
                 hint=f"did you mean {near[0]}?" if near else f"there are: {', '.join(names) or 'none'}",
             )
-        return self.overlays / f"{name}.yaml"
+        return path
 
     def check_writable(self) -> None:
         """Raise :class:`InvalidInput` unless patches and specs can be changed here; sweep what kills left."""

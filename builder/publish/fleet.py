@@ -6,9 +6,9 @@ is carried on by running it again. An overlay's platforms belong to one index an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +24,7 @@ from builder.project.spec import read_spec
 from builder.publish import build as one
 from builder.publish.build import Hearers, Job
 from builder.publish.matrix import Row, Skipped, missing_platforms, read_row
-from builder.publish.push import Delivery
+from builder.publish.push import Delivered, Delivery
 
 if TYPE_CHECKING:
     from builder.oci.registry.client import Network, Repository
@@ -72,7 +72,10 @@ class Result:
         state: ``built``, ``there`` (the registry holds it), ``skipped`` (it cannot be built as it stands) or
             ``failed``.
         platforms: those that it is for.
-        outcome: of its build.
+        digest: of its image or index.
+        images: the digest of each platform's image.
+        delivered: where it went.
+        is_recalled: whether it was built before.
         reason: why it was skipped.
         error: why it failed.
         warnings: what a person should know of it.
@@ -81,7 +84,10 @@ class Result:
     name: str
     state: Literal["built", "there", "skipped", "failed"]
     platforms: tuple[Platform, ...] = ()
-    outcome: one.Outcome | None = None
+    digest: str | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
+    delivered: Delivered | None = None
+    is_recalled: bool = False
     reason: str = ""
     error: OverlayError | None = None
     warnings: tuple[str, ...] = ()
@@ -96,7 +102,7 @@ def build_many(names: Sequence[str], fleet: Fleet, jobs: int) -> list[Result]:
     results: dict[str, Result] = {}
     shared = Shared()
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="build") as pool:
-        futures = [pool.submit(_build, name, fleet, shared) for name in names]
+        futures = {pool.submit(_build, name, fleet, shared) for name in names}
         try:
             for future in as_completed(futures):
                 result = future.result()
@@ -121,8 +127,19 @@ def _build(name: str, fleet: Fleet, shared: Shared) -> Result:
         outcome = one.build(_job(row, fleet), fleet.network, hearers, shared)
     except OverlayError as error:
         return Result(name, "failed", error=error, warnings=tuple(warnings))
-    warnings += [*outcome.report.warnings, *(outcome.delivered.notes if outcome.delivered else ())]
-    return Result(name, "built", platforms, outcome, warnings=tuple(warnings))
+    delivered, report = outcome.delivered, outcome.report
+    warnings += [*report.warnings, *(delivered.notes if delivered else ())]
+    # Layers and attestations are let go: of a thousand overlays only this stays.
+    return Result(
+        name,
+        "built",
+        platforms,
+        outcome.digest,
+        {image["platform"]: image["digest"] for image in report.images},
+        delivered,
+        outcome.is_recalled,
+        warnings=tuple(warnings),
+    )
 
 
 def _read(name: str, fleet: Fleet) -> Row | Skipped:

@@ -176,7 +176,7 @@ def test_hard_link_to_nothing_is_an_error_that_names_it(stack: Stack) -> None:
 
 
 def test_entry_below_a_file_of_its_layer_is_refused(stack: Stack) -> None:
-    with pytest.raises(ImageMismatch, match="no directory") as caught:
+    with pytest.raises(ImageMismatch, match="not a directory") as caught:
         stack([("a", "file", ""), ("a/b", "file", "")])
     assert caught.value.found == "a"
 
