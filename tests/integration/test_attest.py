@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 import re
@@ -14,6 +15,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from oras.client import OrasClient
 
 from tests.conftest import Overlay
@@ -308,6 +311,33 @@ def test_signatures_are_ed25519_over_the_dsse_encoding(attested: Attested, tmp_p
     subprocess.run(
         [*command, "-rawin", "-in", signed, "-sigfile", signature], check=True, capture_output=True
     )
+
+
+@pytest.mark.parametrize("name", ["provenance.dsse.json", "patches.dsse.json"])
+def test_securesystemslib_verifies_what_cosign_would(
+    attested: Attested, skopeo: Callable[..., str], name: str
+) -> None:
+    """What ``verify-blob-attestation`` looks at (docs/trust.md): signature, type, the manifest's digest."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.signer import SSlibKey
+
+    envelope = attested.document(name)
+    public = load_pem_public_key(attested.keys.public.read_bytes())
+    assert isinstance(public, Ed25519PublicKey)
+    key = SSlibKey.from_crypto(public, keyid=envelope["signatures"][0]["keyid"])
+    signed = Envelope.from_dict(copy.deepcopy(envelope))
+    assert list(signed.verify([key], 1)) == [key.keyid]
+    assert signed.payload_type == "application/vnd.in-toto+json"
+
+    statement = json.loads(signed.payload)
+    assert statement["predicateType"] == attested.statement(name)["predicateType"]
+    manifest = skopeo("inspect", "--raw", f"docker://{attested.reference}").encode()
+    assert {"sha256": hashlib.sha256(manifest).hexdigest()} in [one["digest"] for one in statement["subject"]]
+
+    signed.payload = signed.payload.replace(b"sha256", b"sha257", 1)
+    with pytest.raises(VerificationError):
+        signed.verify([key], 1)
 
 
 def test_verify_with_the_key(attested: Attested) -> None:
