@@ -71,7 +71,7 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
             "template is not valid",
             where=f"{path}, line {error.lineno}",
             found=error.message,
-            hint="docs/template.md says what a template may use",
+            hint="overlay help template says what a template may use",
         ) from error
     except (RecursionError, SyntaxError, MemoryError) as error:
         raise InvalidInput(
@@ -82,7 +82,7 @@ def render_template(path: Path, values: Mapping[str, Any]) -> str:
             "template cannot be rendered",
             where=f"{path}, line {_line_of(error)}",
             found=str(error),
-            hint="docs/template.md lists the names a template may use",
+            hint="overlay help template lists the names a template may use",
         ) from error
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "bake": ("bake", "A bake file for docker buildx, with self-contained contexts."),
     "launch": ("launch", "The command line for each rank."),
     "base": ("base", "Small base images to try and to test with."),
+    "help": ("help", "The documents: formats, verdicts, trust, and more."),
 }
 
 

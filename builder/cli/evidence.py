@@ -46,7 +46,7 @@ def _import(module: str, root: Root) -> ModuleType:
             "this project has no evidence of this kind",
             where=str(root.patches / "evidence"),
             expected=f"{module}.py",
-            hint="docs/probes.md says what it is asked for",
+            hint="overlay help probes says what it is asked for",
         )
     sys.path.insert(0, str(root.patches))
     return import_module(f"evidence.{module}")

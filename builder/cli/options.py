@@ -76,7 +76,7 @@ lock_option = click.option(
     "--lock",
     "lock_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The lock to read and write (default: overlays/NAME.lock; if that is read-only, docs/install.md).",
+    help="The lock to read and write (default: overlays/NAME.lock; read-only sets: overlay help install).",
 )
 
 

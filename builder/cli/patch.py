@@ -493,7 +493,9 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
 @click.option("--fix", is_flag=True, help="Mend what can be mended safely, and say what was.")
 @click.option("--rules", is_flag=True, help="List the rules and stop.")
 @click.option("--offline", is_flag=True, help="Leave out the rules that need the pinned release's sources.")
-@click.option("--probes", is_flag=True, help="Try the probes on mutants and variants, too (docs/probes.md).")
+@click.option(
+    "--probes", is_flag=True, help="Try the probes on mutants and variants, too (overlay help probes)."
+)
 @source_options
 @root_option
 @sandbox_option
@@ -511,7 +513,7 @@ def lint(
     root: Path | None,
     as_json: bool,
 ) -> None:
-    """Check series, patches, probes and specs against every rule of docs/formats.md (default: all series)."""
+    """Check series (default: all), patches, probes and specs against every rule of overlay help formats."""
     from builder.author.lint.finding import PROBE_RULES, RELEASE_RULES, RULES
     from builder.author.lint.fixing import fix_texts
     from builder.author.lint.probes import lint_probes

@@ -216,7 +216,7 @@ def _failure(failed: Sequence[tuple[str, Answer, Answer]], see: str) -> ProbeFai
     if was.state in ("fixed", "absent"):
         hint = "this upstream does not need the patch: take it out of the overlay (patches.except)"
     else:
-        hint = f"see both answers: {see} --only {name} (docs/probes.md)"
+        hint = f"see both answers: {see} --only {name} (overlay help probes)"
     return ProbeFailed(
         f"{len(failed)} patches do not do what their probes ask for; nothing was written"
         if len(failed) > 1

@@ -159,6 +159,12 @@ def _writable(path: Path) -> Root:
     return Root(path, path / "overlays")
 
 
+def documents_path() -> Path:
+    """The directory of the documents: the installed package's, else the checkout's that this runs from."""
+    packaged = _PACKAGED / "docs"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "docs"
+
+
 def state_path() -> Path:
     """The user's state directory: what is there is somebody's work, and outlives the cache."""
     from platformdirs import user_state_path

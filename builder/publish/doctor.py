@@ -94,7 +94,7 @@ def check_sandbox() -> Finding:
     text = ", ".join(held) + (f"; this machine does not give {', '.join(lacking)}" if lacking else "")
     if SECCOMP in held:
         return Finding("sandbox", State.GOOD, text)
-    hint = "without a filter of system calls ask about trees that you trust alone: docs/probes.md"
+    hint = "without a filter of system calls ask about trees that you trust alone: overlay help probes"
     return Finding("sandbox", State.MISSING, text, hint)
 
 

@@ -66,6 +66,8 @@ def test_the_wheel_runs_on_each_python_that_is_here(python: str, own_wheel: Path
     environment = {"OVERLAY_CACHE": str(tmp_path / "cache"), "OVERLAY_ROOT": str(ROOT)}
     overlays = json.loads(run_program([str(programs / "overlay"), "list", "--json"], environment=environment))
     assert "glm53-flash-gb10" in {overlay["name"] for overlay in overlays}
+    page = run_program([str(programs / "overlay"), "help", "install"], cwd=tmp_path)
+    assert page == (ROOT / "docs" / "install.md").read_text()
     run_program([str(programs / "python"), "-c", IMPORT_ALL], cwd=tmp_path)
 
 
@@ -89,6 +91,7 @@ def test_the_wheel_holds_manual_pages_completion_and_data(own_wheel: Path) -> No
         "builder/data/Dockerfile.in",
         "builder/data/overlays/glm53-flash-gb10.yaml",
         "builder/data/patches/v0.5.20/series",
+        *(f"builder/data/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
     } <= names
 
 

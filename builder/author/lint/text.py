@@ -126,7 +126,7 @@ def _trailers(file: str, head: Head, lines: list[bytes]) -> Iterator[Finding]:
         line = _line_of(lines, key, keys[:number].count(key))
         if key not in TRAILERS:
             near = get_close_matches(key, TRAILERS, n=1)
-            hint = f"{near[0]}, perhaps" if near else "a trailer of docs/formats.md"
+            hint = f"{near[0]}, perhaps" if near else "one of overlay help formats"
             yield Finding("trailer", file, line, "trailer is not known", hint, key)
         elif not TRAILERS[key] and key in keys[:number]:
             yield Finding("trailer", file, line, "trailer stands twice", "one", f"{key}: {value}")
