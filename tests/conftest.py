@@ -59,7 +59,7 @@ class Overlay:
 
     def __call__(self, *arguments: object, timeout: float = 300) -> Run:
         words = tuple(str(argument) for argument in arguments)
-        if forked.can_fork(self.environment):
+        if self.program == console_script() and forked.can_fork(self.environment):
             code, out, err = forked.run(
                 str(self.program), words, cwd=self.directory, environment=self.environment, timeout=timeout
             )

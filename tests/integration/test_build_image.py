@@ -42,7 +42,7 @@ def built(
     sources_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
-    """The overlay on a base of 1.3 GB, pushed beside it; its reference by digest."""
+    """The overlay on a base of 120 MB, pushed beside it; its reference by digest."""
     overlay = with_sources(Overlay.prepare(tmp_path_factory.mktemp("built")), sources_cache)
     target = heavy.reference.partition("@")[0] + "-patched:built"
     run = build(overlay, heavy.reference, wheel("0.5.20"), "--push", target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import yaml
 
 from tests.conftest import Overlay, missing
 from tests.integration.bases import Base
-from tests.integration.conftest import needed_program
+from tests.integration.conftest import needed_program, with_answers
 from tests.integration.judge import OVERLAY, Git
 from tests.integration.layouts import Layout
 
@@ -54,14 +55,22 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize(("clock", "umask"), [("1999-12-31 23:59:50", "000"), ("2042-02-03 04:05:06", "077")])
 def test_cache_zone_locale_seed_umask_and_clock_do_not_matter(
-    clock: str, umask: str, overlay: Overlay, small_base: Base, release: Path, expected: str, tmp_path: Path
+    clock: str,
+    umask: str,
+    overlay: Overlay,
+    sources_cache: Path,
+    small_base: Base,
+    release: Path,
+    expected: str,
+    tmp_path: Path,
 ) -> None:
     cache = tmp_path / "a cache, \u00fcnusual in name"
+    shutil.copytree(sources_cache / "probes", cache / "probes")
     changed = overlay.with_environment(**ELSEWHERE, OVERLAY_CACHE=str(cache))
     faketime = f"{needed_program('faketime')} -f '@{clock}'"
     wrapped = wrapper(changed, ["sh", "-c", f'umask {umask}; exec {faketime} "$@"', "sh"])
     assert digest_of(wrapped, small_base, "--wheel", release) == expected
-    assert cache.is_dir(), "this was not a build from an empty cache"
+    assert (cache / "wheels.git").is_dir(), "this was a build from that cache"
 
 
 @pytest.fixture
@@ -71,10 +80,12 @@ def of_nobody() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_user_does_not_matter(of_nobody: Path, small_base: Base, release: Path, expected: str) -> None:
+def test_user_does_not_matter(
+    of_nobody: Path, sources_cache: Path, small_base: Base, release: Path, expected: str
+) -> None:
     if os.geteuid() != 0:
         missing("only root can build as another user")
-    overlay = Overlay.prepare(of_nobody)
+    overlay = with_answers(Overlay.prepare(of_nobody), sources_cache)
     # The right to read stays: the checkout and its Python may lie in a directory of root's own.
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     read = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
@@ -106,11 +117,18 @@ def test_source_date_epoch_gives_one_other_digest(prepared: Overlay, small_base:
 
 
 def test_wheel_and_repository_of_the_same_tree_give_the_same(
-    overlay: Overlay, small_base: Base, release: Path, upstream_repository: Path, run_git: Git, tmp_path: Path
+    overlay: Overlay,
+    sources_cache: Path,
+    small_base: Base,
+    release: Path,
+    upstream_repository: Path,
+    run_git: Git,
+    tmp_path: Path,
 ) -> None:
+    overlay = with_answers(overlay, sources_cache)
     commit = run_git("rev-parse", "HEAD", cwd=upstream_repository).decode().strip()
     pin_commit(overlay, commit)
-    other = Overlay.prepare(tmp_path / "other")
+    other = with_answers(Overlay.prepare(tmp_path / "other"), sources_cache)
     pin_commit(other, commit)
     from_wheel = digest_of(overlay, small_base, "--source", "wheel", "--wheel", release)
     url = ("--upstream-url", upstream_repository)

@@ -12,17 +12,17 @@ from tests.integration.judge import OVERLAY
 
 
 def test_with_a_warm_layer_index_only_the_overlays_layer_is_read(
-    overlay: Overlay, heavy: PushedBase, wheel: Callable[[str], Path]
+    prepared: Overlay, heavy: PushedBase, wheel: Callable[[str], Path]
 ) -> None:
     target = heavy.reference.partition("@")[0] + "-verified:x"
     options = ("--base", heavy.reference, "--wheel", wheel("0.5.20"), "--push", target, "--no-attach")
-    built = overlay("build", OVERLAY, *options, "--json").check().json
+    built = prepared("build", OVERLAY, *options, "--json").check().json
     image = f"{target.rpartition(':')[0]}@{built['digest']}"
-    overlay("verify", image).check()
+    prepared("verify", image).check()
     log = registry_log()
     assert log is not None
     before = len(log.read_text().splitlines())
-    overlay("verify", image).check()
+    prepared("verify", image).check()
     space = f"/v2/{target.partition('/')[2].partition('/')[0]}/"
     lines = [line for line in log.read_text().splitlines()[before:] if space in line]
     layers = {layer["digest"] for layer in heavy.base.layout.image(heavy.base.digest).manifest["layers"]}
