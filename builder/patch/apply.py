@@ -11,7 +11,6 @@ repository (which has tests and docs) or from a release wheel (which has not).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -30,7 +29,7 @@ from builder.patch.series import Series, rule_for
 from builder.printable import counted
 from builder.project.cache import Store
 from builder.source.files import SourceFile, Sources
-from builder.source.git import GitError, GitStore, TreeEntry
+from builder.source.git import GitError, GitStore, TreeEntry, tree_id
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,9 @@ def apply_series(
     tried = try_series(series, sources, drop=drop)
     if tried.failed:
         raise conflict_error(tried, overlay=overlay)
-    git = _second_opinion(tried, store, anew=anew)
-    return replace(tried, tree=git.tree, patched_tree=git.patched_tree, patch_ids=git.patch_ids)
+    tree, patched_tree = _tree_of(tried.before), _tree_of(tried.after)
+    _check_with_git(tried, tree, patched_tree, store, anew=anew)
+    return replace(tried, tree=tree, patched_tree=patched_tree, patch_ids=_patch_ids(series, store))
 
 
 def conflict_error(tried: AppliedSeries, *, hint: str | None = None, overlay: str = "NAME") -> PatchConflict:
@@ -296,51 +296,45 @@ def _name_origin(problem: Problem, patch: Patch, state: _State) -> Problem:
     )
 
 
-# Part of what names a remembered opinion: another number whenever git is asked in another way.
-OPINION_SCHEMA = 3
+# Part of what names a remembered agreement: another number whenever git is asked in another way.
+AGREEMENT_SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class _Opinion:
-    """What git made of a series: tree ids before and after, modes and blob ids of the result, patch-ids."""
-
-    tree: str
-    patched_tree: str
-    files: Mapping[str, str]
-    patch_ids: Mapping[str, str]
-
-
-def _second_opinion(tried: AppliedSeries, store: GitStore, *, anew: bool) -> _Opinion:
-    """What git makes of the series; asked once for each series and sources, and then remembered.
+def _check_with_git(
+    tried: AppliedSeries, tree: str, patched_tree: str, store: GitStore, *, anew: bool
+) -> None:
+    """git must make the same of the series; that it did is remembered for each series and sources.
 
     Args:
+        tree, patched_tree: ids of the trees before and after, as they were computed here.
         anew: whether it is asked whatever is remembered.
 
     Raises:
         PatchConflict: git refuses it, or makes other objects of it.
     """
-    kept, key = Store(store.path / "opinions"), _opinion_key(tried)
-    known = None if anew else kept.get(key)
-    opinion = _Opinion(**json.loads(known)) if known else _ask_git(tried, store)
-    if known is None:
-        kept.put(key, json.dumps(asdict(opinion)).encode())
+    kept, key = Store(store.path / "opinions"), _agreement_key(tried)
+    agreed = f"{tree} {patched_tree}"
+    if not anew and kept.get(key) == agreed.encode():
+        return
+    files, found = _ask_git(tried, store)
     wanted = {path: f"{source.mode} {source.blob}" for path, source in tried.after.items() if source}
-    if dict(opinion.files) != wanted:
-        paths = opinion.files.keys() | wanted.keys()
-        differing = sorted(path for path in paths if opinion.files.get(path) != wanted.get(path))
+    if files != wanted or found != agreed:
+        differing = sorted(
+            path for path in files.keys() | wanted.keys() if files.get(path) != wanted.get(path)
+        )
         raise PatchConflict(
             "git makes other files of the series; nothing was written",
-            where=", ".join(differing),
-            expected=", ".join(str(wanted.get(path)) for path in differing),
-            found=", ".join(str(opinion.files.get(path)) for path in differing),
+            where=", ".join(differing) or f"patches/{tried.series.name}",
+            expected=", ".join(str(wanted.get(path)) for path in differing) or f"trees {agreed}",
+            found=", ".join(str(files.get(path)) for path in differing) or f"trees {found}",
             hint="please report this with the patch",
         )
-    return opinion
+    kept.put(key, agreed.encode())
 
 
-def _opinion_key(tried: AppliedSeries) -> str:
+def _agreement_key(tried: AppliedSeries) -> str:
     """Names everything that git is given: the patches' bytes, and modes and blobs of the sources."""
-    digest = hashlib.sha256(f"{OPINION_SCHEMA} {tried.series.digest}".encode())
+    digest = hashlib.sha256(f"{AGREEMENT_SCHEMA} {tried.series.digest}".encode())
     for report in tried.reports:
         digest.update(repr(report.dropped).encode())
     for path, source in sorted(tried.before.items()):
@@ -348,8 +342,17 @@ def _opinion_key(tried: AppliedSeries) -> str:
     return digest.hexdigest()
 
 
-def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:
-    """Have git apply the series to a temporary index."""
+def _tree_of(files: Mapping[str, SourceFile | None]) -> str:
+    """The id of the git tree that holds exactly these files."""
+    return tree_id({path: TreeEntry(one.mode, one.blob) for path, one in files.items() if one})
+
+
+def _ask_git(tried: AppliedSeries, store: GitStore) -> tuple[dict[str, str], str]:
+    """Have git apply the series to a temporary index.
+
+    Returns:
+        Modes and blob ids of the result, and the ids of the trees before and after.
+    """
     present = {path: source for path, source in tried.before.items() if source is not None}
     ids = store.write_blobs([source.data for source in present.values()])
     entries = {
@@ -369,7 +372,7 @@ def _ask_git(tried: AppliedSeries, store: GitStore) -> _Opinion:
                 hint="please report this with the patch",
             ) from error
         made = {path: f"{entry.mode} {entry.blob}" for path, entry in index.entries().items()}
-        return _Opinion(tree, index.write_tree(), made, _patch_ids(tried.series, store))
+        return made, f"{tree} {index.write_tree()}"
 
 
 def _patch_ids(series: Series, store: GitStore) -> dict[str, str]:

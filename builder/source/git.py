@@ -49,6 +49,30 @@ def blob_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
+def tree_id(entries: Mapping[str, TreeEntry]) -> str:
+    """The git object id (40 hex digits, SHA-1) of a tree that holds exactly these files.
+
+    Args:
+        entries: the files by path, ``/`` between directories.
+    """
+    below: dict[str, dict[str, TreeEntry]] = {}
+    named: dict[bytes, tuple[str, str]] = {}
+    for path, entry in entries.items():
+        first, slash, rest = path.partition("/")
+        if slash:
+            below.setdefault(first, {})[rest] = entry
+        else:
+            named[os.fsencode(first)] = (entry.mode, entry.blob)
+    # git sorts a directory as if its name ended in a slash
+    named |= {os.fsencode(name) + b"/": ("40000", tree_id(files)) for name, files in below.items()}
+    rows = [
+        mode.encode() + b" " + name.removesuffix(b"/") + b"\0" + bytes.fromhex(oid)
+        for name, (mode, oid) in sorted(named.items())
+    ]
+    data = b"".join(rows)
+    return hashlib.sha1(b"tree %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
 def is_object_id(text: str) -> bool:
     """Whether ``text`` is a full SHA-1 object id in hex."""
     return _HEX40.match(text) is not None

@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import InvalidInput, Unavailable
-from builder.source.git import GitError, GitStore, TreeEntry, blob_id, git_environment, is_object_id, run_git
+from builder.source.files import SourceFile
+from builder.source.git import (
+    GitError,
+    GitStore,
+    TreeEntry,
+    blob_id,
+    git_environment,
+    is_object_id,
+    run_git,
+    tree_id,
+)
 from tests.examples import examples
 from tests.projects.trees import shared_judge
 
@@ -26,6 +36,27 @@ def store(tmp_path: Path) -> GitStore:
 @settings(max_examples=examples(10), deadline=None)
 def test_blob_ids_are_the_ones_git_gives(data: bytes) -> None:
     assert blob_id(data) == shared_judge().git("hash-object", "--stdin", stdin=data).decode().strip()
+
+
+@given(
+    st.dictionaries(
+        st.lists(st.sampled_from(["a", "a.b", "a-b", "a0", "ü", "Z", "\udcff"]), min_size=1, max_size=4).map(
+            "/".join
+        ),
+        st.tuples(st.sampled_from(["100644", "100755", "120000"]), st.sampled_from([b"", b"x"])),
+        max_size=6,
+    )
+)
+@settings(max_examples=examples(20), deadline=None)
+def test_tree_ids_are_the_ones_git_gives(files: dict[str, tuple[str, bytes]]) -> None:
+    files = {
+        path: file
+        for path, file in files.items()
+        if not any(other.startswith(path + "/") for other in files)  # no file and directory of one name
+    }
+    entries = {path: TreeEntry(mode, blob_id(data)) for path, (mode, data) in files.items()}
+    judged = {path: SourceFile(mode, data) for path, (mode, data) in files.items()}
+    assert tree_id(entries) == shared_judge().tree(judged)
 
 
 def test_blobs_come_back_byte_for_byte(store: GitStore) -> None:
