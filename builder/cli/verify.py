@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -176,7 +177,8 @@ def _signatures(subject: Subject, manifest: Manifest, key_file: Path) -> Iterato
         raise UsageError(
             "attestations are kept beside images in registries and layouts",
             found=subject.name,
-            hint="verify the image it was made from with --key, and compare: overlay verify CONTAINER IMAGE",
+            hint="verify the image it was made from with --key, and compare: "
+            f"overlay verify {shlex.quote(subject.name)} IMAGE",
         )
     image, key = subject.image, read_verifying_key(key_file)
     yield from check_signatures(image.source, image.manifest.digest, manifest, key)

@@ -122,7 +122,7 @@ def apply_series(
     store: GitStore,
     *,
     drop: Sequence[str] = (),
-    overlay: str = "NAME",
+    overlay: str | None = None,
     anew: bool = False,
 ) -> AppliedSeries:
     """Apply a whole series, or nothing.
@@ -144,13 +144,15 @@ def apply_series(
     return replace(tried, tree=tree, patched_tree=patched_tree, patch_ids=_patch_ids(series, store))
 
 
-def conflict_error(tried: AppliedSeries, *, hint: str | None = None, overlay: str = "NAME") -> PatchConflict:
+def conflict_error(
+    tried: AppliedSeries, *, hint: str | None = None, overlay: str | None = None
+) -> PatchConflict:
     """The error for a series of which at least one patch does not apply; it names every one.
 
     Args:
         tried: what was tried.
         hint: what to do, where that is not to mend the series or to ask whether upstream has the fix.
-        overlay: whose series it is, for hints.
+        overlay: whose series it is, for hints; None where it may be that of several.
     """
     first = tried.failed[0]
     problem = first.problems[0]
@@ -173,14 +175,19 @@ def conflict_error(tried: AppliedSeries, *, hint: str | None = None, overlay: st
         + (f", hunk {problem.hunk}" if problem.hunk else ""),
         expected=problem.expected or None,
         found=problem.found or problem.what,
-        hint=problem.hint.replace("SERIES", tried.series.name)
+        hint=problem.advice(tried.series.name)
         or hint
-        or f"{good} apply; overlay diff {overlay} tells whether upstream has the fix; to mend it: "
-        f"overlay patch edit {tried.series.name}; for another release: "
-        f"overlay rebase {overlay} --onto RELEASE",
+        or f"{good} {'applies' if good == 1 else 'apply'}; {_ways_on(tried.series.name, overlay)}",
         details="\n".join(lines),
         facts={"patches": [_report_facts(report) for report in tried.reports]},
     )
+
+
+def _ways_on(series: str, overlay: str | None) -> str:
+    """What to do about a series that does not apply; an overlay can also be taken to another release."""
+    asked = f"overlay diff {overlay}" if overlay else "overlay diff"
+    ways = f"{asked} tells whether upstream has the fix; to fix the patch: overlay patch edit {series}"
+    return f"{ways}; for another release: overlay rebase {overlay} --onto RELEASE" if overlay else ways
 
 
 def _report_facts(report: PatchReport) -> dict[str, object]:

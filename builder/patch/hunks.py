@@ -82,6 +82,12 @@ class Problem:
     details: str = ""
     hint: str = ""
 
+    def advice(self, series: str) -> str:
+        """The hint to the owner of a series, with the command that follows it."""
+        if self.kind == "ambiguous":
+            return f"{self.hint}: overlay patch import {series} REPO BASE..HEAD"
+        return self.hint
+
 
 class Lines(list[bytes]):
     """The lines of a file, each with its newline, and the file's bytes; it is not changed.
@@ -275,7 +281,7 @@ def _ambiguous(target: _Target, number: int, hunk: Hunk, places: Sequence[int]) 
         found=_named_places(target, hunk, places),
         places=tuple(place + 1 for place in places[:MAX_NAMED_PLACES]),
         hint="write the patch with more context (git diff -U10), or import it from the repository it was "
-        "made in, which has its history: overlay patch import SERIES REPO BASE..HEAD",
+        "made in, which has its history",
     )
 
 

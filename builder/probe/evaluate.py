@@ -177,7 +177,7 @@ def probe_series(
     after: Tree,
     *,
     remembered: Path | None = None,
-    see: str = "overlay probe RELEASE overlay:NAME",
+    see: str,
 ) -> dict[str, str]:
     """Judge the patches of a series: each must find its defect in ``before`` and have mended it in ``after``.
 

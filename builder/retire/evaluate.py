@@ -488,7 +488,7 @@ def check_accept_text(names: Iterable[str], series: Sequence[Series], probes: Pa
                 "the patch has a probe, and that decides",
                 where="--accept-text",
                 found=name,
-                hint=f"overlay probe RELEASE --only {name} shows what it says",
+                hint=f"leave out --accept-text {name}; the verdict says what its probe found",
             )
 
 

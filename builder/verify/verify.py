@@ -501,7 +501,8 @@ def deviation_error(verified: Verified) -> ImageMismatch:
         expected=one_line(first.expected) if first.expected and len(deviations) == 1 else None,
         found=one_line(first.found) if first.found and len(deviations) == 1 else None,
         details="\n".join(map(str, deviations)) if len(deviations) > 1 else None,
-        hint="nothing else deviates: whoever built it can sign it (overlay attest REF --sign-key FILE)"
+        hint="nothing else deviates: whoever built it can sign it "
+        f"(overlay attest {verified.subject} --sign-key FILE)"
         if {deviation.kind for deviation in deviations} == {"signature"}
         else "do not serve from it: build it again from the lock, or find out who changed it",
         facts=verified.as_json(),

@@ -102,7 +102,7 @@ def test_retire_for_another_tree_is_refused(lab: HistoryProject, needless: Path)
         done = overlay(lab, needless, "diff", "demo", *tree, "--retire")
         assert done.returncode == 2
         assert "--retire takes out what the overlay's own pin can do without" in done.stderr
-        assert "overlay rebase NAME --onto RELEASE" in done.stderr
+        assert "overlay rebase demo --onto RELEASE" in done.stderr
         assert files_of(needless) == before
 
 

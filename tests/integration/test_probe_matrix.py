@@ -56,7 +56,7 @@ def test_probe_can_be_chosen_by_name(probes: Path) -> None:
 
 
 def test_patch_that_mends_its_defect_passes(probes: Path) -> None:
-    said = probe_series(["a", "without-probe"], probes, BEFORE, AFTER)
+    said = probe_series(["a", "without-probe"], probes, BEFORE, AFTER, see="overlay probe")
     assert said == {"a": "defect->fixed", "without-probe": "none"}
 
 
@@ -74,7 +74,7 @@ def test_patch_that_does_not_is_refused_with_the_evidence(
     probes: Path, names: list[str], before: MappingTree, after: MappingTree, found: str
 ) -> None:
     with pytest.raises(ProbeFailed) as error:
-        probe_series(names, probes, before, after)
+        probe_series(names, probes, before, after, see="overlay probe")
     assert error.value.exit_code == 7
     assert error.value.found == found
     assert error.value.details
@@ -83,7 +83,7 @@ def test_patch_that_does_not_is_refused_with_the_evidence(
 
 def test_every_failing_patch_is_named(probes: Path) -> None:
     with pytest.raises(ProbeFailed, match="2 patches") as error:
-        probe_series(["a", "b", "lost"], probes, BEFORE, AFTER)
+        probe_series(["a", "b", "lost"], probes, BEFORE, AFTER, see="overlay probe")
     assert [entry["patch"] for entry in error.value.facts["probes"]] == ["b", "lost"]  # type: ignore[attr-defined]
 
 

@@ -85,7 +85,9 @@ def test_patched_modules_import_as_far_as_stand_ins_carry(name: str) -> None:
 def test_every_patch_has_a_probe_that_it_flips(name: str, remembered: Path) -> None:
     series = read_series(PATCHES / name)
     after = tree_of(name, applied(name, series))
-    said = probe_series(series.names, PROBES, pristine(name), after, remembered=remembered)
+    said = probe_series(
+        series.names, PROBES, pristine(name), after, remembered=remembered, see="overlay probe"
+    )
     assert said == dict.fromkeys(series.names, "defect->fixed")
 
 

@@ -85,7 +85,7 @@ def test_a_declared_line_in_any_other_file_is_a_coincidence(index: bytes) -> Non
     assert (found.kind, found.places) == ("ambiguous", (2, 8, 14))
     assert found.found == "line 2 (e), line 8 (f), line 14 (g)"
     assert "more context" in found.hint
-    assert "overlay patch import" in found.hint
+    assert found.advice("mine").endswith(": overlay patch import mine REPO BASE..HEAD")
 
 
 def test_at_most_twenty_places_are_named() -> None:

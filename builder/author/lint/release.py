@@ -66,7 +66,7 @@ def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
             what,
             problem.expected,
             problem.found,
-            problem.hint.replace("SERIES", home.name),
+            problem.advice(home.name),
         )
 
 
