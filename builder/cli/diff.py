@@ -127,7 +127,8 @@ def command(
         raise UsageError(
             "--retire takes out what the overlay's own pin can do without, and judges no other tree",
             found=", ".join([*upstreams, *images]),
-            hint=f"a newer release: overlay rebase {(*names, 'NAME')[0]} --onto RELEASE leaves out what it has",
+            hint=f"a newer release: overlay rebase {' '.join(names[:1]) or 'NAME'} --onto RELEASE "
+            "leaves out what it has",
         )
     home = find_root(root)
     if len(names) == 2 and not (upstreams or images or retire or with_exit_code or html):
