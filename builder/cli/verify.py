@@ -26,6 +26,7 @@ from builder.verify.verify import (
     Verified,
     against_lock,
     against_series,
+    allowed_in_vain,
     deviation_error,
     differences,
     subject_manifest,
@@ -115,7 +116,8 @@ def command(
         repacked = _repacked(opened)
         _compare(results[0].having(repacked), results[1], (allow_over, allow_config), as_json)
         return
-    _report(results[0], home, as_json)
+    (result,) = results
+    _report(result.having(allowed_in_vain(result.allowed, allow_over, allow_config)), home, as_json)
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ def _compare(
     both = replace(first, subject=f"{first.subject} and {second.subject}")
     both = both.having([*second.deviations, *second.notes, *differences(first, second, rank_settings())])
     both = replace(both.allowing(*allowed), declared=())
+    both = both.having(allowed_in_vain([*both.allowed, *second.allowed], *allowed))
     if both.deviations:
         raise deviation_error(both)
     if as_json:

@@ -20,7 +20,7 @@ class PackageFindings:
     Args:
         deviations: what is not the base's.
         bytecode: files in ``__pycache__`` that the base has not, or has otherwise.
-        unsure: files too large for their bytes to be known on both sides; their sizes are equal.
+        unsure: large files of a container whose bytes are not known on both sides; their sizes are equal.
         compared: how many files were looked at.
     """
 
@@ -110,6 +110,9 @@ class _Walk:
             yield Deviation(
                 "mode", path, "another mode than the base's", f"{theirs.mode:04o}", f"{ours.mode:04o}"
             )
+        elif is_same is None and ours.stored_layer >= 0:
+            what = f"lies over the base's file, and is too large to be compared ({self._origin(ours)})"
+            yield Deviation("package", path, what)
         elif is_same is None:
             self.findings.unsure.append(path)
 

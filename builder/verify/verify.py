@@ -7,6 +7,7 @@ and, where they are given, the lock, a key, and the patches of a checkout.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -84,8 +85,7 @@ class Verified:
             over: files, or directories with all below them, that may be others.
             settings: variables, settings and labels that may be others.
         """
-        places = [place.rstrip("/") for place in over]
-        allowed = [one for one in self.deviations if _is_allowed(one, places, settings)]
+        allowed = [one for one in self.deviations if _is_allowed(one, over, settings)]
         kept = tuple(one for one in self.deviations if one not in allowed)
         return replace(self, deviations=kept, allowed=(*self.allowed, *allowed))
 
@@ -107,11 +107,30 @@ class Verified:
 _OF_FILES = frozenset({"file", "package", "mode", "removed", "bytecode"})
 
 
-def _is_allowed(deviation: Deviation, places: Collection[str], settings: Collection[str]) -> bool:
+def _is_allowed(deviation: Deviation, over: Collection[str], settings: Collection[str]) -> bool:
     if deviation.kind == "config":
         return deviation.where in settings
-    where = deviation.where
-    return deviation.kind in _OF_FILES and any(where == p or where.startswith(f"{p}/") for p in places)
+    if deviation.kind not in _OF_FILES:
+        return False
+    places = [posixpath.normpath(path).strip("/") for path in over]
+    return any(not place or f"{deviation.where}/".startswith(f"/{place}/") for place in places)
+
+
+def allowed_in_vain(
+    allowed: Collection[Deviation], over: Sequence[str], settings: Sequence[str]
+) -> Iterator[str]:
+    """Notes of what a caller allowed (see :meth:`Verified.allowing`) and is not there.
+
+    Args:
+        allowed: what was, in all subjects.
+        over, settings: what the caller named.
+    """
+    for path in over:
+        if not any(_is_allowed(one, [path], ()) for one in allowed):
+            yield f"--allow-over {path}: no file there is another"
+    for key in settings:
+        if not any(_is_allowed(one, (), [key]) for one in allowed):
+            yield f"--allow-config {key}: it is as declared"
 
 
 def verify(subject: Subject, base: LayeredImage | None, ranks: RankSettings = _NO_RANK) -> Verified:

@@ -244,6 +244,35 @@ def test_what_a_later_layer_puts_over_the_package(built: Built, path: str, data:
     assert built.deviations("--allow-over", f"/{PACKAGE}/elsewhere") == [found]
 
 
+@pytest.mark.parametrize("place", [f"/{PACKAGE}/srt/", f"{PACKAGE}/srt", f"//{PACKAGE}/./srt/data.json", "/"])
+def test_a_place_is_named_in_any_way(built: Built, place: str) -> None:
+    built.with_layer({f"{PACKAGE}/srt/data.json": b"[]\n"})
+    result = built.verify("--allow-over", place).check().json
+    assert len(result["allowed"]) == 1
+    assert not [note for note in result["notes"] if note.startswith("--")]
+
+
+def test_what_is_allowed_and_is_not_there_is_a_note(built: Built) -> None:
+    built.with_layer({f"{PACKAGE}/srt/data.json": b"[]\n"})
+    options = ("--allow-over", f"/{PACKAGE}/srt", "--allow-over", "/typo", "--allow-config", "TYPO")
+    assert [note.partition(":")[0] for note in built.notes(*options) if note.startswith("--")] == [
+        "--allow-over /typo",
+        "--allow-config TYPO",
+    ]
+    image = f"oci:{built.out.path}:new"
+    words = ("verify", image, image, "--base", built.base, "--json", *options)
+    assert [note for note in built.world.overlay(*words).check().json["notes"] if note.startswith("--")]
+
+
+def test_a_large_file_that_a_later_layer_puts_over_the_bases(world: ImageProject) -> None:
+    """Nobody hashed it, and its size is the base's: it is not taken for the same."""
+    path = f"{PACKAGE}/srt/kernels.bin"
+    built = build(world, {**OTHERS, path: bytes(5 << 20)})
+    built.verify().check()
+    built.with_layer({path: b"x" * (5 << 20)})
+    assert built.deviations() == [("package", f"/{path}")]
+
+
 def test_files_of_the_overlays_own_layer_that_no_patch_touches(built: Built) -> None:
     """Not a later layer: the overlay's own was replaced, with its record as it was."""
     contents = {
