@@ -730,7 +730,7 @@ def _file_fact(path: str, root: RootFact, fs: RootFS) -> FileFact:
         raise ImageMismatch(
             "a file to be patched is not a regular file of a sensible size",
             where="/" + image_path,
-            found=f"{found.kind.value}, {found.size} bytes",
+            found=f"{found.kind.value}, {counted(found.size, 'byte')}",
         )
     return FileFact(found.path, found.blob, found.mode, found.uid, found.gid)
 

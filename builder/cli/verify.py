@@ -17,6 +17,7 @@ from builder.cli.output import Progress, json_option, paint, print_fact, print_j
 from builder.cli.subject import open_subject
 from builder.errors import ImageMismatch, UsageError
 from builder.oci.reference import parse_location
+from builder.printable import counted
 from builder.project.lock import read_lock
 from builder.project.project import Root, cache_path, find_root
 from builder.project.spec import read_spec
@@ -239,7 +240,7 @@ def _report(result: Verified, home: Root, as_json: bool) -> None:
         return
     overlay = result.manifest.overlay
     print_line(f"{paint('verified', 'green')}  {result.subject}")
-    files = f"{result.files} files as patched, {result.compared} others as in the base"
+    files = f"{counted(result.files, 'file')} as patched, {counted(result.compared, 'other')} as in the base"
     print_fact("overlay", f"{overlay.name} {overlay.version}, {files}")
     print_fact("base", f"{result.manifest.base.ref}@{result.manifest.base.digest}")
     print_fact("patches", result.manifest.patchset)

@@ -31,6 +31,7 @@ from builder.oci.model import (
     is_digest,
     sha256_digest,
 )
+from builder.printable import counted
 
 MAX_LAYERS = 127  # lower directories that overlayfs can stack below a container's own
 DOCKER_LAYERS = 125  # what Docker Engine registers; it refuses the next with "max depth exceeded"
@@ -303,8 +304,8 @@ def check_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], di
         raise ImageMismatch(
             "the base contradicts itself",
             where=where,
-            expected=f"a diff ID for each of {layers} layers",
-            found=f"{ids} diff IDs in its config",
+            expected=f"a diff ID for each of {counted(layers, 'layer')}",
+            found=f"{counted(ids, 'diff ID')} in its config",
         )
     filled = _filled_history(settings, where)
     if filled > layers:
@@ -320,7 +321,7 @@ def check_base(manifest: RawManifest, config: bytes) -> tuple[dict[str, Any], di
             "the base has no room for one more layer",
             where=where,
             expected=f"at most {MAX_LAYERS - 1} layers, of the {MAX_LAYERS} that container engines can stack",
-            found=f"{layers} layers",
+            found=counted(layers, "layer"),
             hint="squash the base into fewer layers, push it, and pin the result",
         )
     return base, settings

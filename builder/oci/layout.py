@@ -32,6 +32,7 @@ from builder.oci.model import (
     open_chunks,
     verified,
 )
+from builder.printable import counted
 from builder.temporary import sweep_files
 
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -91,7 +92,7 @@ class Layout:
                 else "the layout holds no image",
                 where=self.name,
                 expected="one image, or a tag or digest",
-                found=f"{len(found)} images",
+                found=counted(len(found), "image"),
                 hint=self._tags_hint(),
             )
         return next(iter(found.values()))
@@ -163,7 +164,7 @@ class Layout:
             raise ImageMismatch(
                 "a blob is not there",
                 where=self.name,
-                expected=f"{descriptor.digest} ({descriptor.size} bytes)",
+                expected=f"{descriptor.digest} ({counted(descriptor.size, 'byte')})",
                 hint="a sparse layout leaves the base's layers where they were: "
                 "write it with --complete to have them there too",
             ) from None

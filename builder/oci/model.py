@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Literal, Protocol
 
 from builder.errors import ImageMismatch, InvalidInput
+from builder.printable import counted
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -311,13 +312,13 @@ def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Ite
             continue  # it would let go of the chunk that is held back
         read += len(chunk)
         if read > descriptor.size:
-            raise _wrong_blob(descriptor, where, f"{descriptor.size} bytes", "more")
+            raise _wrong_blob(descriptor, where, counted(descriptor.size, "byte"), "more")
         digest.update(chunk)
         if held:
             yield held
         held = chunk
     if read != descriptor.size:
-        raise _wrong_blob(descriptor, where, f"{descriptor.size} bytes", f"{read} bytes")
+        raise _wrong_blob(descriptor, where, counted(descriptor.size, "byte"), counted(read, "byte"))
     if "sha256:" + digest.hexdigest() != descriptor.digest:
         raise _wrong_blob(descriptor, where, descriptor.digest, "sha256:" + digest.hexdigest())
     if held:

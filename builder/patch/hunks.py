@@ -14,6 +14,7 @@ from typing import Literal
 
 from builder.patch.diff import FULL_CONTEXT, FileDiff, Hunk
 from builder.patch.headings import Headings, indentation, leaves
+from builder.printable import counted
 from builder.source.files import SourceFile
 
 MAX_NAMED_PLACES = 20
@@ -342,7 +343,7 @@ def no_place(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Prob
             number,
             "hunk has nothing that could be compared: no context and no removed line",
             expected="an empty file",
-            found=f"{len(lines)} lines",
+            found=counted(len(lines), "line"),
         )
     return _nearest(path, number, hunk, lines)
 

@@ -18,6 +18,7 @@ from typing import IO, Any, cast, get_args
 
 import builder
 from builder.errors import InvalidInput, ProbeFailed
+from builder.printable import counted
 from builder.probe.confinement import SECCOMP
 from builder.probe.harness import Answer, State, Tree, ended, unknown
 from builder.probe.messages import SUPPORT, Channel, ChannelClosedError, ChannelTimeoutError, NoFrameError
@@ -219,7 +220,7 @@ def _converse(channel: Channel, tree: Tree, deadline: float, word: bytes) -> Ans
 def _request(frame: bytes, word: bytes) -> Any:
     """What a frame of the harness says; one without its word is somebody else's."""
     if not frame.startswith(word):
-        raise NoFrameError(f"{len(frame)} bytes that the harness did not write")
+        raise NoFrameError(f"{counted(len(frame), 'byte')} that the harness did not write")
     return json.loads(frame[len(word) :])
 
 

@@ -149,7 +149,7 @@ def _facts(found: Found) -> str:
         return f"a symbolic link to {found.link}"
     if not found.is_file:
         return f"a {found.kind.value}"
-    return f"sha256:{found.sha256}" if found.sha256 else f"{found.size} bytes"
+    return f"sha256:{found.sha256}" if found.sha256 else counted(found.size, "byte")
 
 
 def _parents(path: str) -> Iterator[str]:

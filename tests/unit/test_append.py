@@ -221,7 +221,7 @@ def test_config_that_the_manifest_does_not_name_is_refused() -> None:
 def test_base_with_more_layers_than_diff_ids_is_refused() -> None:
     with pytest.raises(ImageMismatch, match="contradicts") as caught:
         appended(OCI_MANIFEST, a_config(layers=1))
-    assert caught.value.found == "1 diff IDs in its config"
+    assert caught.value.found == "1 diff ID in its config"
 
 
 def test_base_with_more_history_than_layers_is_refused() -> None:
