@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from builder.errors import ImageMismatch, Unavailable
-from builder.oci.model import OCI_LAYER, Descriptor
+from builder.oci.model import OCI_INDEX, OCI_LAYER, Descriptor, canonical_json
 from builder.oci.registry.client import Network, Repository
 from builder.oci.registry.upload import send_stream
 from tests.contracts.registry import *  # noqa: F403 - its tests are run here
@@ -174,6 +174,28 @@ def test_pieces_that_are_too_large_are_made_smaller_or_sent_whole(plain: Plain) 
     assert len(heard) == 1
 
 
+def test_pieces_are_at_least_as_large_as_the_registry_asks_for(plain: Plain) -> None:
+    server, app = plain
+    data = LAYER[::-1]
+    smallest = SETTINGS.upload_chunk + 10_000
+    server.fail("POST", "/uploads/", with_headers(OCI_Chunk_Min_Length=str(smallest)))
+    app.put_blob(blob(data), data)
+    sent = [len(asked.body) for asked in server.seen if asked.method == "PATCH"]
+    assert sent == [smallest] * (len(data) // smallest) + [len(data) % smallest]
+    assert app.read_blob(blob(data)) == data
+
+
+@pytest.mark.parametrize("code", [405, 501])
+def test_a_registry_that_knows_no_head_is_asked_by_get(plain: Plain, code: int) -> None:
+    server, app = plain
+    server.fail("HEAD", "/", status(code), times=1000)
+    assert app.find_tag("v1") == image(LAYER).digest
+    assert app.head_manifest("none") is None
+    data = LAYER[::-1]
+    app.put_blob(blob(data), data)
+    assert app.read_blob(blob(data)) == data
+
+
 # --- referrers ----------------------------------------------------------------------------------------------
 
 
@@ -185,3 +207,19 @@ def test_without_the_api_a_list_is_kept_under_a_tag_and_with_it_none(network: Ne
             app.put_referrer(image(subject=subject.descriptor.as_json(), artifactType="application/x.one"))
             listed = subject.digest.replace(":", "-") in app.list_tags()
             assert listed is not has_referrers
+
+
+@pytest.mark.parametrize("left_out", [("artifactType",), ("annotations",), ("artifactType", "annotations")])
+def test_what_a_list_of_referrers_leaves_out_is_read_from_their_manifests(
+    network: Network, left_out: tuple[str, ...]
+) -> None:
+    with MemoryRegistry(has_referrers=True) as server:
+        app = network.registry(server.address).repository("app")
+        subject = push(app, LAYER)
+        said = {"artifactType": "application/x.one", "annotations": {"a": "b"}}
+        entry = app.put_referrer(image(subject=subject.descriptor.as_json(), **said)).as_json()
+        listed = {key: value for key, value in entry.items() if key not in left_out}
+        page = canonical_json({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [listed]})
+        server.fail("GET", "/referrers/", status(200, page, Content_Type=OCI_INDEX))
+        (found,) = app.list_referrers(subject.digest, artifact_type="application/x.one")
+        assert found.as_json() == entry

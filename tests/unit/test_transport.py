@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Unavailable
-from builder.oci.registry.auth import parse_challenges
+from builder.oci.registry.auth import TokenRequest, parse_challenges
 from builder.oci.registry.credentials import Login, config_files, find_login
 from builder.oci.registry.transport import (
     Connections,
@@ -160,12 +160,17 @@ def test_a_header_may_hold_several_challenges_in_any_order(header: str) -> None:
         "localhost",
     ],
 )
-def test_a_registry_elsewhere_leads_nobody_to_this_machine_or_its_network_link(host: str) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_registry_elsewhere_leads_nobody_to_this_machine_or_its_network_link(
+    scheme: str, host: str
+) -> None:
     elsewhere = transport("192.0.2.7:5000", "192.0.2.7:5000")
     with pytest.raises(Unavailable, match="address of this machine or its network link"):
-        elsewhere.next_address("http://192.0.2.7:5000/v2/x", f"http://{host}:8080/x")
+        elsewhere.next_address("http://192.0.2.7:5000/v2/x", f"{scheme}://{host}:8080/x")
+    with pytest.raises(Unavailable, match="an address of this machine"):
+        elsewhere._ask_for_token(TokenRequest(f"{scheme}://{host}:8080/token", (), None))
     here = transport("127.0.0.1:5000")
-    assert here.next_address("http://127.0.0.1:5000/v2/x", f"http://{host}:8080/x")
+    assert here.next_address("http://127.0.0.1:5000/v2/x", f"{scheme}://{host}:8080/x")
     assert elsewhere.next_address("http://192.0.2.7:5000/v2/x", "http://192.0.2.8/x") == "http://192.0.2.8/x"
 
 
@@ -175,8 +180,6 @@ def test_challenges_nobody_here_can_meet_are_left_out(header: str) -> None:
 
 
 def test_a_login_is_not_sent_over_http_for_a_registry_with_tls() -> None:
-    from builder.oci.registry.auth import TokenRequest
-
     login = Login("alice", "secret", "config.json")
     for realm in ("http://auth.org/token", "ftp://auth.org", "/token", "https://[::1", "https://r:99999/"):
         with pytest.raises(Unavailable, match=r"not https|no usable address") as refused:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from threading import Lock
 from types import TracebackType
 from typing import TypeVar
@@ -73,8 +74,9 @@ WORTH_RESUMING = 64 << 10  # bytes between two failures that count as getting on
 
 _FOUND = frozenset({200})
 _MAYBE = frozenset({200, 404})
+_NO_HEAD = frozenset({405, 501})
 # A registry that keeps blobs elsewhere may answer 403 from there, or know no HEAD: then the blob is sent.
-_PERHAPS_A_BLOB = frozenset({200, 403, 404, 405})
+_PERHAPS_A_BLOB = frozenset({200, 403, 404}) | _NO_HEAD
 # What registries answer on the path of the referrers API when they have no such API.
 _NO_REFERRERS_API = frozenset({400, 401, 403, 404, 405, 406, 410, 501})
 _REFUSED_REFERRER = frozenset({400, 405, 415, 422, 501})
@@ -210,14 +212,16 @@ class Repository:
 
         A claim, not a checked fact: good to see whether a tag moved, not to build on.
         """
-        reply = self._transport.request(self._ask("HEAD", identifier, self._read))
+        asked = self._ask("HEAD", identifier, self._read)
+        reply = self._transport.request(replace(asked, expect=asked.expect | _NO_HEAD))
         if reply.status == 404:
             return None
         digest = reply.headers.get("Docker-Content-Digest", "")
         size = reply.headers.get("Content-Length", "")
         if is_digest(digest) and size.isdecimal():
             return Descriptor(_bare_type(reply), digest, int(size))
-        return self.get_manifest(identifier).descriptor  # a registry that leaves these headers out
+        found = self.find_manifest(identifier)  # a registry that leaves these headers out, or knows no HEAD
+        return found.descriptor if found else None
 
     def find_tag(self, tag: str) -> str | None:
         """The digest that a tag leads to; None where there is none, or who may write may not read it."""
@@ -369,8 +373,8 @@ class Repository:
         return [one for one in found if artifact_type in (None, one.artifact_type)]
 
     def _described(self, listed: Descriptor) -> Descriptor:
-        """An entry with its type: its own manifest says it where the list leaves it out."""
-        if listed.artifact_type or listed.size > LARGEST_MANIFEST:
+        """An entry with type and annotations: its own manifest says them where the list leaves one out."""
+        if (listed.artifact_type and listed.annotations) or listed.size > LARGEST_MANIFEST:
             return listed
         manifest = self.find_manifest(listed.digest)
         return referrer_descriptor(manifest, f"{self.name}@{listed.digest}") if manifest else listed

@@ -328,14 +328,16 @@ class Transport:
             new = new._replace(scheme="https", netloc=old.netloc)
         if new.scheme not in ("https", old.scheme) or not new.hostname or new.username is not None:
             raise self._strange(f"it redirects to {new.scheme}://{new.hostname}")
-        if new.scheme == "http" and self._leads_inside(new.hostname):
+        if self._leads_inside(new.hostname):
             raise self._strange(f"it leads to {new.hostname}, an address of this machine or its network link")
         return new.geturl()
 
     def _leads_inside(self, host: str) -> bool:
-        """Whether a registry elsewhere sends us to this machine or its network link (over http it can)."""
-        own = urlsplit(self.base).hostname or ""
-        return host != own and is_local(host) and not is_local(own)
+        """Whether a registry elsewhere, over http, sends us to this machine or its network link."""
+        own = urlsplit(self.base)
+        if own.scheme != "http" or host == own.hostname:
+            return False
+        return is_local(host) and not is_local(own.hostname or "")
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -411,7 +413,7 @@ class Transport:
             raise self._strange(
                 f"it wants a login sent to {realm.scheme}://{realm.hostname}, which is not https"
             )
-        if realm.scheme == "http" and self._leads_inside(realm.hostname or ""):
+        if self._leads_inside(realm.hostname or ""):
             raise self._strange(f"it wants a login sent to {realm.hostname}, an address of this machine")
         headers = {"User-Agent": USER_AGENT}
         if request.is_form:
