@@ -7,9 +7,12 @@ import errno
 import json
 import os
 import platform
+import shutil
+import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,94 @@ def test_every_call_outside_the_list_is_refused(user: int) -> None:
     held, found = run(CALLS, json.dumps(numbers), str(user))
     assert held[-1] == SECCOMP
     assert {int(number): code for number, code in found.items()} == dict.fromkeys(numbers, errno.EPERM)
+
+
+# What reached out of a probe once, or works on what is outside: the standard library's, past every audit hook.
+ESCAPES = {
+    "load readline by its file, and read a secret as its history": (
+        "import _imp, importlib.machinery as m\n"
+        "r = _imp.create_dynamic(m.ModuleSpec('readline', None, origin='{readline}'))\n"
+        "r.read_history_file('{secret}')"
+    ),
+    "libc's open": "assert libc.open(b'{secret}', 0) >= 0",
+    "libc's socket": "assert libc.socket(2, 1, 0) >= 0",
+    "libc's system": "assert libc.system(b'true') == 0",
+    "open": "open('{secret}').read()",
+    "connect": "import _socket; _socket.socket().connect(('127.0.0.1', {port}))",
+    "make a pipe": "import posix; posix.mkfifo('{place}/new')",
+    "make a device": "import posix; posix.mknod('{place}/new')",
+    "open shared memory": "import _posixshmem as s; s.shm_open('/{shared}', 0o102, 0o600)",
+    "signal through a descriptor": (
+        "import _signal, posix; _signal.pidfd_send_signal(posix.pidfd_open(posix.getpid()), 0)"
+    ),
+    "signal": "import posix; posix.kill(posix.getpid(), 0)",
+    "take the processor": "import posix; posix.setpriority(0, 0, 19)",
+    "choose processors": "import posix; posix.sched_setaffinity(0, [min(posix.sched_getaffinity(0))])",
+    "ignore the alarm": "import _signal; _signal.signal(_signal.SIGALRM, _signal.SIG_IGN)",
+    "fork": "import posix; posix.fork() or posix._exit(0)",
+    "trace": "assert libc.ptrace(0, 0, 0, 0) == 0",
+}
+TRY = """
+import _posixshmem, ctypes, json, os, posix, sys, _socket, _signal, importlib.machinery
+from builder.probe import confinement
+from builder.probe.confinement import confine, empty_directory
+confinement._refuse = lambda event, arguments: None  # the kernel alone
+codes, user, is_held = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "held"
+libc = ctypes.CDLL(None, use_errno=True)
+could = []
+for name, code in codes.items():
+    empty = empty_directory()
+    child = os.fork()
+    if child == 0:
+        if user:
+            os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+        status = 1
+        try:
+            if is_held:
+                confine(1 << 31, 60, empty)
+            exec(code)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(empty)
+    if os.waitpid(child, 0)[1] == 0:
+        could.append(name)
+print(json.dumps(could))
+"""
+
+
+@pytest.mark.parametrize("user", [0, 12345])
+def test_each_escape_works_outside_and_is_refused_inside(user: int) -> None:
+    """Without an audit hook, namespaces, and all that a container without privileges has not."""
+    import readline
+
+    if user and os.geteuid() != 0:
+        user = 0
+    with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as server:
+        secret, shared = Path(place) / "secret", f"overlay-{Path(place).name}"
+        secret.write_text("_HiStOrY_V2_\nword\n")
+        secret.chmod(0o600)
+        extension = Path(shutil.copy(readline.__file__, place))
+        if user:
+            Path(place).chmod(0o777)
+            os.chown(secret, user, user)
+        words = {
+            "readline": extension,
+            "secret": secret,
+            "place": place,
+            "shared": shared,
+            "port": server.getsockname()[1],
+        }
+        codes = {name: code.format(**words) for name, code in ESCAPES.items()}
+        held = without("unshare", "chroot", "landlock")
+        assert run(TRY, json.dumps(codes), str(user), "held", before=held) == []
+        assert not (Path(place) / "new").exists()
+        could = set()
+        for name, code in codes.items():
+            could |= set(run(TRY, json.dumps({name: code}), str(user), "free"))
+            (Path(place) / "new").unlink(missing_ok=True)
+        Path("/dev/shm", shared).unlink(missing_ok=True)
+    assert could == set(ESCAPES)
 
 
 LIMITS = """
