@@ -70,7 +70,7 @@ def test_every_call_outside_the_list_is_refused(user: int) -> None:
     assert {int(number): code for number, code in found.items()} == dict.fromkeys(numbers, errno.EPERM)
 
 
-# What reached out of a probe once, or works on what is outside: the standard library's, past every audit hook.
+# What reached out of a probe once, or works on what is outside: no audit hook sees it.
 ESCAPES = {
     "load readline by its file, and read a secret as its history": (
         "import _imp, importlib.machinery as m\n"
