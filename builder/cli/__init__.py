@@ -18,25 +18,25 @@ from builder.errors import OverlayError, UsageError
 # Name on the command line -> module below builder.cli, and its one line of help (kept here so that
 # `overlay --help` loads no command).
 COMMANDS = {
-    "list": ("listing", "The overlays there are."),
-    "show": ("show", "A spec, its series and where each patch stands."),
-    "build": ("build", "Build an image: the base, one layer of patched files, the manifest."),
+    "list": ("listing", "List the overlays."),
+    "show": ("show", "Show a spec, its series and where each patch stands upstream."),
+    "build": ("build", "Build an image: the base, one layer of patched files, a manifest."),
     "pin": ("pin", "Resolve a base's tag to digests, and keep them in the lock."),
-    "inspect": ("inspect", "What an image says is in it."),
-    "verify": ("verify", "Is what an image or a running container says so? Or do two differ?"),
+    "inspect": ("inspect", "Show what an image says is in it."),
+    "verify": ("verify", "Check that an image or a container is what was built, or compare two."),
     "attest": ("attest", "Attach attestations to an image, and list what is attached."),
-    "doctor": ("doctor", "Is everything there that overlay needs?"),
-    "cache": ("cache", "What overlay keeps on this machine, and how to be rid of it."),
+    "doctor": ("doctor", "Check that everything is there that overlay needs."),
+    "cache": ("cache", "List what overlay keeps on this machine, and remove it."),
     "probe": ("probe", "Run the probes on source trees: is the defect there?"),
     "patch": ("patch", "Write patches like code: import, edit, refresh, export, lint."),
     "new": ("new", "Write a new overlay's spec, starting from another one."),
-    "diff": ("diff", "Which patches has upstream made unnecessary?"),
+    "diff": ("diff", "Tell which patches upstream has made unnecessary, and retire them."),
     "rebase": ("rebase", "Carry a series to another release; what upstream has is left out."),
-    "matrix": ("matrix", "What must be built now, for CI."),
-    "bake": ("bake", "A bake file for docker buildx, with self-contained contexts."),
-    "launch": ("launch", "The command line for each rank."),
-    "base": ("base", "Small base images to try and to test with."),
-    "help": ("help", "The documents: formats, verdicts, trust, and more."),
+    "matrix": ("matrix", "List what must be built now, for CI."),
+    "bake": ("bake", "Write a bake file for docker buildx, with self-contained contexts."),
+    "launch": ("launch", "Print how each rank is started."),
+    "base": ("base", "Make small base images to try and to test with."),
+    "help": ("help", "Show the documents: formats, verdicts, trust and more."),
 }
 
 

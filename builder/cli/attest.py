@@ -44,7 +44,8 @@ def command(
 ) -> None:
     """Attach attestations to an image that overlay made, from what is in it, and list all that is attached.
 
-    Provenance, the applied patches and a CycloneDX document, as OCI referrers. Twice is as once.
+    Provenance, the applied patches and a CycloneDX document, as OCI referrers. Attaching them twice
+    changes nothing.
     """
     from builder.oci.registry.client import Network
     from builder.oci.registry.location import identifier_of, open_source

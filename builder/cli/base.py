@@ -17,7 +17,7 @@ from builder.project.spec import Wheel, read_spec
 
 @click.group("base", epilog="Example: overlay base wheel sglang==0.5.20 --output oci:base")
 def command() -> None:
-    """Small base images to try and to test with."""
+    """Make small base images to try and to test with."""
 
 
 @command.command("wheel", epilog="Example: overlay base wheel sglang==0.5.20 --output oci:base")
@@ -57,7 +57,7 @@ def wheel(
     root: Path | None,
     as_json: bool,
 ) -> None:
-    """A base image with only SGLang's sources, from a release wheel: nothing in it runs.
+    """Make a base image with only SGLang's sources, from a release wheel; nothing in it runs.
 
     Sources are where the real images have them, found through an editable install's .pth file.
     """

@@ -16,13 +16,13 @@ _DAY = 24 * 3600.0
 
 @click.group("cache", epilog="Examples: overlay cache list; overlay cache prune --unused 0")
 def command() -> None:
-    """What overlay keeps on this machine: all of it can be made again."""
+    """List or remove what overlay keeps on this machine; all of it can be made again."""
 
 
 @command.command("list", epilog="Example: overlay cache list --json")
 @json_option
 def list_cache(as_json: bool) -> None:
-    """What is in the cache, how large it is, and when it was used last."""
+    """List what is in the cache, its size, and when it was last used."""
     cache = cache_path()
     entries, wrong = list_entries(cache), set(damaged(cache))
     if as_json:

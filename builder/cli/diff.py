@@ -112,7 +112,7 @@ def command(
     root: Path | None,
     as_json: bool,
 ) -> None:
-    """Which patches has upstream made unnecessary? A verdict for each, with its evidence.
+    """Tell which patches upstream has made unnecessary: a verdict for each, with its evidence.
 
     Without --upstream, an overlay is judged on its own pin; two overlays (or applied-patch manifests of two
     images) are compared with each other.

@@ -32,9 +32,9 @@ _COLORS = {State.GOOD: "green", State.MISSING: "yellow", State.BROKEN: "red"}
 @root_option
 @json_option
 def command(repositories: tuple[str, ...], offline: bool, root: Path | None, as_json: bool) -> None:
-    """Is everything there that overlay needs? Exit 8 if something is broken.
+    """Check that everything is there that overlay needs; exit 8 if something is broken.
 
-    Asks the given repositories, else those that the specs name as bases. Nothing is changed.
+    Asks the given repositories, else those that the specs name as bases. Changes nothing.
     """
     from builder.oci.registry.client import Network
 

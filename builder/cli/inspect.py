@@ -28,10 +28,10 @@ Examples:
 @click.option("--full", is_flag=True, help="Read the manifest out of the image's topmost layers too.")
 @json_option
 def command(image: str, platform: str | None, full: bool, as_json: bool) -> None:
-    """What is in an image beyond its base, as its labels say: one manifest and one config are read.
+    """Show what is in an image beyond its base, as its labels say; reads one manifest and one config.
 
     A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine. These
-    are the image's own words; overlay verify holds them against its bytes.
+    are the image's own words; overlay verify compares them with its bytes.
     """
     from builder.oci.registry.client import Network
 

@@ -18,7 +18,7 @@ from builder.project.spec import read_spec
 @root_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
-    """The overlays there are: name, version, upstream release, patches and hardware."""
+    """List the overlays: name, version, upstream release, patches and hardware."""
     home = find_root(root)
     rows: list[dict[str, Any]] = []
     for name in home.names():

@@ -56,7 +56,7 @@ def command(
     root: Path | None,
     as_json: bool,
 ) -> None:
-    """What must be built now: overlays and platforms whose inputs changed.
+    """List what must be built now: overlays and platforms whose inputs changed.
 
     With --json, one line: `images` has an entry for each overlay and platform, `include` one for each overlay
     with all its platforms, since these go into one image index, which one job must write.

@@ -287,7 +287,7 @@ def refresh(
     wheel: Path | None,
     root: Path | None,
 ) -> None:
-    """Fold the work tree's changes into PATCH and write the series back; or mend a patch edited by hand.
+    """Fold the work tree's changes into PATCH and write the series back; or repair a patch edited by hand.
 
     Where no work tree with changes is open, the patch file is read as it was meant (counts, lost blanks,
     line endings), the change is shown, and the series is written anew.
@@ -490,7 +490,7 @@ def _write_mailbox(output: str, exported: Sequence[Exported]) -> None:
 
 @command.command("lint", epilog="Example: overlay patch lint v0.5.20 --fix")
 @click.argument("series", nargs=-1, shell_complete=complete_series)
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely, and say what was.")
+@click.option("--fix", is_flag=True, help="Repair what can be repaired safely, and say what was.")
 @click.option("--rules", is_flag=True, help="List the rules and stop.")
 @click.option("--offline", is_flag=True, help="Leave out the rules that need the pinned release's sources.")
 @click.option(

@@ -24,10 +24,12 @@ EXIT_CODES = (
 )
 ENVIRONMENT = (
     ("OVERLAY_ROOT", "directory with overlays/ and patches/, as --root"),
-    ("OVERLAY_CACHE", "where sources and layer indexes are kept (default: the user's cache directory)"),
+    ("OVERLAY_CACHE", "what can be made again is kept here (default: the user's cache directory)"),
     ("OVERLAY_UPSTREAM_URL", "mirror or local repository of the upstream, as --upstream-url"),
     ("OVERLAY_TRACEBACK", "1: show where in overlay an unexpected error came from"),
+    ("OVERLAY_REQUIRE_SANDBOX", "1: run no probe where the kernel cannot hold it, as --require-sandbox"),
     ("OVERLAY_INSECURE_REGISTRIES", "registries to reach over http, HOST:PORT separated by commas"),
+    ("OVERLAY_RETRY_ATTEMPTS, OVERLAY_RETRY_WAIT", "tries of one request; seconds before the second one"),
     ("SOURCE_DATE_EPOCH", "time of everything new in an image, in seconds since 1970"),
     ("NO_COLOR", "no colors on terminals"),
 )

@@ -26,7 +26,7 @@ from builder.project.spec import read_spec
 @root_option
 @json_option
 def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> None:
-    """A spec, its series, and where each patch stands upstream; with PATCH, that patch."""
+    """Show a spec, its series, and where each patch stands upstream; with PATCH, that patch."""
     home = find_root(root)
     spec = read_spec(home.spec_path(name))
     series = chosen_series(home.patches, spec.patches)

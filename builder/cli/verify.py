@@ -90,8 +90,10 @@ def command(
     root: Path | None,
     as_json: bool,
 ) -> None:
-    """Recompute every patched file of an image or a running container, and compare all else that decides
-    what runs with its base; exit 5 names all that deviates.
+    """Check that an image or a running container is what was built; exit 5 names all that deviates.
+
+    Recomputes every patched file, and compares all else that decides what runs with the base. With OTHER, the
+    two are compared with each other too.
 
     A name with neither / nor : nor @ is a container's; engine:NAME is an image of the Docker Engine.
     """
