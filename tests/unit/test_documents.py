@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import unicodedata
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,20 @@ def test_help_and_documents_hold_no_control_characters() -> None:
     """Click's mark for lines to be kept as they are is a backspace; where it is misplaced, it is shown."""
     for name, text in _generator().documents().items():
         assert [line for line in text.splitlines() if not line.replace("\t", "").isprintable()] == [], name
+
+
+def test_no_text_of_the_project_holds_characters_that_are_not_seen() -> None:
+    """Such as a zero-width space in a message, which nobody can search for."""
+    root = DOCS.parent
+    texts = [*root.glob("*.md"), *DOCS.glob("*.md"), *(root / "builder").rglob("*.py"), *OVERLAYS]
+    unseen = {
+        f"{path.relative_to(root)}: {ascii(character)}"
+        for path in texts
+        for character in path.read_text()
+        if unicodedata.category(character) in ("Cf", "Co", "Zl", "Zp") or character == "\N{NO-BREAK SPACE}"
+    }
+    assert len(texts) > 200
+    assert unseen == set()
 
 
 def test_readme_has_the_figures_of_the_last_benchmark_run() -> None:

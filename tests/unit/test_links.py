@@ -71,3 +71,10 @@ def test_every_document_and_topic_that_code_and_pages_name_is_there() -> None:
         if (not (ROOT / "docs" / found[1]).exists() if found[1] else found[2] not in known)
     }
     assert missing == set()
+
+
+def test_every_file_of_code_that_pages_name_is_there() -> None:
+    named = re.compile(r"`((?:builder|tests|benchmarks|patches|\.github)/[a-z0-9_./-]+\.(?:py|yml|yaml|in))`")
+    found = {(name_of(page), path) for page in PAGES for path in named.findall(page.read_text())}
+    assert len(found) > 5
+    assert [pair for pair in sorted(found) if not (ROOT / pair[1]).exists()] == []
