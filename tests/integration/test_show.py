@@ -88,6 +88,7 @@ def _read(handle: int) -> bytes:
         (["patch", "edit", "demo", "o"], {"one"}),
         (["new", "x", "--from", "d"], {"demo"}),
         (["probe", "overlay:d"], {"overlay:demo"}),
+        (["help", "re"], {"registries", "retirement"}),
         (["probe", "v0.5.1"], {"v0.5.16", "v0.5.17", "v0.5.18", "v0.5.19"}),
     ],
 )

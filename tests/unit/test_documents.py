@@ -43,7 +43,7 @@ def test_no_text_of_the_project_holds_characters_that_are_not_seen() -> None:
     root = DOCS.parent
     texts = [*root.glob("*.md"), *DOCS.glob("*.md"), *(root / "builder").rglob("*.py"), *OVERLAYS]
     unseen = {
-        f"{path.relative_to(root)}: {ascii(character)}"
+        f"{path.relative_to(root)}: {character!a}"
         for path in texts
         for character in path.read_text()
         if unicodedata.category(character) in ("Cf", "Co", "Zl", "Zp") or character == "\N{NO-BREAK SPACE}"
