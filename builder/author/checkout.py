@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from builder.author.export import draft_of, head_of
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.author.worktree import NAME_TRAILER, UPSTREAM_HEAD, WorkTree, only_our_environment
 from builder.errors import UsageError
 from builder.patch.apply import AppliedSeries, PatchReport, quoted_path
@@ -25,22 +25,24 @@ _LOCAL = {
 _ATTRIBUTES = "* -text -filter -ident -working-tree-encoding !diff !merge !eol\n"
 
 
-def worktree_of(home: Home, state: Path) -> WorkTree:
+def worktree_of(series_directory: SeriesDirectory, state: Path) -> WorkTree:
     """Where the work tree of a series is, whether it is open or not.
 
     Args:
-        home: the series.
+        series_directory: the series.
         state: the user's state directory; it outlives the cache, since there is work in it.
     """
-    return WorkTree(state / "edit" / f"{home.name}-{home.root.key}", home.name)
+    return WorkTree(
+        state / "edit" / f"{series_directory.name}-{series_directory.root.key}", series_directory.name
+    )
 
 
-def series_key(home: Home, upstream: Upstream) -> str:
+def series_key(directory: SeriesDirectory, upstream: Upstream) -> str:
     """Names a series' patches and release: what a work tree was made of."""
-    return f"{home.series().digest} on {upstream.main.commit}"
+    return f"{directory.series().digest} on {upstream.main.commit}"
 
 
-def holds_current_work(worktree: WorkTree, home: Home, upstream: Upstream) -> bool:
+def holds_current_work(worktree: WorkTree, directory: SeriesDirectory, upstream: Upstream) -> bool:
     """Whether a work tree has something to write back to the series as it is now.
 
     Raises:
@@ -49,25 +51,27 @@ def holds_current_work(worktree: WorkTree, home: Home, upstream: Upstream) -> bo
     if not worktree.exists():
         return False
     state = worktree.state()
-    if worktree.exported_key() == series_key(home, upstream) or state.busy:
+    if worktree.exported_key() == series_key(directory, upstream) or state.busy:
         return not state.idle
     if not state.idle:
         raise UsageError(
             "the patch files changed while the work tree holds work that is not exported",
             where=str(worktree.path),
             expected="the series that it was made of",
-            hint=f"write the work elsewhere and compare: overlay patch export {home.name} --output DIR; "
+            hint=f"write the work elsewhere and compare: overlay patch export {directory.name} --output DIR; "
             "then put the patch files back, or remove the work tree",
         )
     return False
 
 
-def open_worktree(worktree: WorkTree, home: Home, upstream: Upstream, applied: AppliedSeries) -> bool:
+def open_worktree(
+    worktree: WorkTree, series_directory: SeriesDirectory, upstream: Upstream, applied: AppliedSeries
+) -> bool:
     """The work tree as it was left; made anew where there is none, or where it holds no work and is outdated.
 
     Args:
         worktree: where it is.
-        home, upstream: the series and its release.
+        series_directory, upstream: the series and its release.
         applied: the series tried on the release; patches from the first that fails on are left to ``git am``.
 
     Returns:
@@ -78,15 +82,15 @@ def open_worktree(worktree: WorkTree, home: Home, upstream: Upstream, applied: A
         PatchConflict: a patch does not apply; git stopped at it, for the user to resolve.
     """
     sweep_directories(worktree.path.parent)
-    key = series_key(home, upstream)
+    key = series_key(series_directory, upstream)
     if worktree.exists():
-        if holds_current_work(worktree, home, upstream) or worktree.exported_key() == key:
+        if holds_current_work(worktree, series_directory, upstream) or worktree.exported_key() == key:
             return False
         shutil.rmtree(worktree.path)
     worktree.path.parent.mkdir(parents=True, exist_ok=True)
     good = _applying(applied)
     with temporary_directory("tree", worktree.path.parent) as directory:
-        new = WorkTree(directory / "tree", home.name)
+        new = WorkTree(directory / "tree", series_directory.name)
         _make(new, upstream, applied, good, key)
         new.path.rename(worktree.path)
     rest = [report.patch for report in applied.reports[len(good) :]]

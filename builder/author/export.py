@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.errors import InvalidInput
 from builder.patch.apply import AppliedSeries, PatchReport, apply_series, conflict_error, try_series
 from builder.patch.canonical import Draft, write_patches
@@ -39,22 +39,24 @@ class Exported:
         return self.data != self.before
 
 
-def apply_home(home: Home, upstream: Upstream, store: GitStore | None = None) -> AppliedSeries:
+def apply_directory(
+    directory: SeriesDirectory, upstream: Upstream, store: GitStore | None = None
+) -> AppliedSeries:
     """A series applied to its release, all of it.
 
     Args:
-        home: the series.
+        directory: the series.
         upstream: its release.
         store: where git confirms it; None where our own reading is enough (a draft, a completion).
 
     Raises:
         PatchConflict: a patch does not apply.
     """
-    series = home.series()
+    series = directory.series()
     sources = upstream.files(series.paths)
     if store is not None:
-        return apply_series(series, sources, store, drop=home.drop)
-    tried = try_series(series, sources, drop=home.drop)
+        return apply_series(series, sources, store, drop=directory.drop)
+    tried = try_series(series, sources, drop=directory.drop)
     if tried.failed:
         raise conflict_error(tried)
     return tried

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from builder.author.export import draft_of
-from builder.author.inputs import Piece
+from builder.author.inputs import InputPatch
 from builder.author.paths import ORDINARY, find_reading, rewrite
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.author.skeleton import DEFAULT_AUTHOR
 from builder.author.three_way import merge_file, needs_merge
 from builder.author.worktree import slug
@@ -18,7 +18,7 @@ from builder.patch.apply import AppliedSeries, PatchReport, conflict_error, try_
 from builder.patch.canonical import Draft, write_patches
 from builder.patch.message import Head, date_of, write_head
 from builder.patch.patch import Patch, check_patch_name, parse_patch
-from builder.patch.repair import Mend, hunk_spans, split
+from builder.patch.repair import Repair, hunk_spans, split
 from builder.patch.series import Series, check_reaches, rule_for
 from builder.source.files import SourceFile, Sources
 from builder.source.upstream import Upstream
@@ -27,7 +27,7 @@ IMPORT_TRAILER = "Overlay-Import"
 
 
 @dataclass(frozen=True)
-class Wish:
+class ImportOptions:
     """What the importer wants to be said of the patches; empty where the patches themselves decide.
 
     Args:
@@ -54,7 +54,7 @@ class Imported:
     Args:
         name: its name in the series.
         data: its canonical bytes.
-        mends: what was wrong with its text.
+        repairs: what was wrong with its text.
         reading: how its paths were read, in words; empty where they were as they should be.
         dropped: files that a rule left out, with the rule.
         offsets: number of hunks that were not on their line.
@@ -63,7 +63,7 @@ class Imported:
 
     name: str
     data: bytes
-    mends: tuple[Mend, ...]
+    repairs: tuple[Repair, ...]
     reading: str
     dropped: tuple[tuple[str, str], ...]
     offsets: int
@@ -73,7 +73,7 @@ class Imported:
         return {
             "name": self.name,
             "sha256": hashlib.sha256(self.data).hexdigest(),
-            "mended": [asdict(mend) for mend in self.mends],
+            "mended": [asdict(repair) for repair in self.repairs],
             "reading": self.reading,
             "dropped": [{"path": path, "rule": rule} for path, rule in self.dropped],
             "offsets": self.offsets,
@@ -81,57 +81,66 @@ class Imported:
         }
 
 
-def import_pieces(home: Home, upstream: Upstream, pieces: Sequence[Piece], wish: Wish) -> list[Imported]:
-    """Make patches of a series out of pieces; nothing is written.
+def import_input_patches(
+    directory: SeriesDirectory,
+    upstream: Upstream,
+    input_patches: Sequence[InputPatch],
+    options: ImportOptions,
+) -> list[Imported]:
+    """Make patches of a series out of input_patches; nothing is written.
 
     Args:
-        home: the series that they come after.
+        directory: the series that they come after.
         upstream: its release.
-        pieces: what was found, in order.
-        wish: what is to be said of them.
+        input_patches: what was found, in order.
+        options: what is to be said of them.
 
     Raises:
         InvalidInput: a patch is for other files, has no author to be found, or nothing is left of it.
         PatchConflict: one does not apply on top of the series.
     """
-    series = home.series()
+    series = directory.series()
     taken = list(series.names)
     known = {*upstream.entries(), *series.paths}
     patches: list[Patch] = []
-    notes: list[tuple[Piece, str]] = []
-    for piece in pieces:
-        name = _name(piece, wish, taken)
+    notes: list[tuple[InputPatch, str]] = []
+    for input_patch in input_patches:
+        name = _name(input_patch, options, taken)
         taken.append(name)
-        reading = find_reading(piece.diff, known, name, wish.strip if wish.strip is not None else piece.strip)
-        patch = _patch(name, _head(home, piece, name, wish), rewrite(piece.diff, reading))
+        reading = find_reading(
+            input_patch.diff, known, name, options.strip if options.strip is not None else input_patch.strip
+        )
+        patch = _patch(name, _head(directory, input_patch, name, options), rewrite(input_patch.diff, reading))
         known |= {diff.new_path for diff in patch.files}
         patches.append(patch)
-        notes.append((piece, "" if reading == ORDINARY else str(reading)))
-    merged = _merged_with_history(home, upstream, series, patches, pieces)
-    applied = _applied(home, upstream, series, patches, [piece for piece, _ in notes])
+        notes.append((input_patch, "" if reading == ORDINARY else str(reading)))
+    merged = _merged_with_history(directory, upstream, series, patches, input_patches)
+    applied = _applied(directory, upstream, series, patches, [input_patch for input_patch, _ in notes])
     reports = applied.reports[len(series.patches) :]
-    written = _write(home, reports, pieces)
+    written = _write(directory, reports, input_patches)
     return [
         Imported(
             report.patch.name,
             data,
-            piece.mends,
+            input_patch.repairs,
             reading,
             report.dropped,
             report.offsets,
             tuple(dict.fromkeys(paths)),
         )
-        for report, data, (piece, reading), paths in zip(reports, written, notes, merged, strict=True)
+        for report, data, (input_patch, reading), paths in zip(reports, written, notes, merged, strict=True)
     ]
 
 
-def squash(pieces: Sequence[Piece]) -> Piece:
+def squash(input_patches: Sequence[InputPatch]) -> InputPatch:
     """Several patches as one: the first one's head, the others' subjects in its text.
 
     Their diffs stand one after the other; applying them in order gives the change of all.
     """
-    first = pieces[0]
-    others = b"\n".join(b"- " + piece.head.subject for piece in pieces[1:] if piece.head.subject)
+    first = input_patches[0]
+    others = b"\n".join(
+        b"- " + input_patch.head.subject for input_patch in input_patches[1:] if input_patch.head.subject
+    )
     body = first.head.text
     for key in ("Upstream-Status", IMPORT_TRAILER):
         body = replace(first.head, text=body).without_trailer(key).text
@@ -139,73 +148,90 @@ def squash(pieces: Sequence[Piece]) -> Piece:
     return replace(
         first,
         head=replace(first.head, text=text),
-        diff=b"".join(piece.diff for piece in pieces),
-        original=b"".join(piece.original for piece in pieces),
-        mends=tuple(mend for piece in pieces for mend in piece.mends),
+        diff=b"".join(input_patch.diff for input_patch in input_patches),
+        original=b"".join(input_patch.original for input_patch in input_patches),
+        repairs=tuple(repair for input_patch in input_patches for repair in input_patch.repairs),
         commit=None,
     )
 
 
 def _merged_with_history(
-    home: Home, upstream: Upstream, series: Series, patches: list[Patch], pieces: Sequence[Piece]
+    directory: SeriesDirectory,
+    upstream: Upstream,
+    series: Series,
+    patches: list[Patch],
+    input_patches: Sequence[InputPatch],
 ) -> list[list[str]]:
     """Merge what comes from a repository, in place of ``patches``; the files of each that git merged.
 
     Where a commit was made for other files than those here, its lines alone do not say where it belongs.
     """
     merged: list[list[str]] = [[] for _ in patches]
-    if not any(piece.repository for piece in pieces):
+    if not any(input_patch.repository for input_patch in input_patches):
         return merged
     paths = Series(series.name, (*series.patches, *patches)).paths
     files = upstream.files(paths)
-    files = _after(series, files, home)
-    for number, (patch, piece) in enumerate(zip(patches, pieces, strict=True)):
+    files = _after(series, files, directory)
+    for number, (patch, input_patch) in enumerate(zip(patches, input_patches, strict=True)):
         diffs = list(patch.files)
         for at, diff in enumerate(patch.files):
             now = files.get(diff.old_path)
-            if piece.repository and now and not rule_for(diff.path, home.drop) and needs_merge(diff, now):
-                diffs[at] = merge_file(patch.name, diff, now, piece.repository)
+            if (
+                input_patch.repository
+                and now
+                and not rule_for(diff.path, directory.drop)
+                and needs_merge(diff, now)
+            ):
+                diffs[at] = merge_file(patch.name, diff, now, input_patch.repository)
                 merged[number].append(diff.path)
             step = Series(series.name, (replace(patch, files=(diffs[at],)),))
-            files = _after(step, files, home)
+            files = _after(step, files, directory)
         patches[number] = replace(patch, files=tuple(diffs))
     return merged
 
 
-def _after(series: Series, files: Sources, home: Home) -> dict[str, SourceFile]:
+def _after(series: Series, files: Sources, directory: SeriesDirectory) -> dict[str, SourceFile]:
     """The files when a series has been applied to them."""
-    after = {**files, **try_series(series, files, drop=home.drop).after}
+    after = {**files, **try_series(series, files, drop=directory.drop).after}
     return {path: file for path, file in after.items() if file is not None}
 
 
 def _applied(
-    home: Home, upstream: Upstream, series: Series, patches: list[Patch], pieces: Sequence[Piece]
+    directory: SeriesDirectory,
+    upstream: Upstream,
+    series: Series,
+    patches: list[Patch],
+    input_patches: Sequence[InputPatch],
 ) -> AppliedSeries:
     """The series with the new patches tried on the release; CRLF patches once more for files in CRLF."""
-    tried = _try(home, upstream, series, patches)
-    for number, (patch, piece) in enumerate(zip(patches, pieces, strict=True)):
+    tried = _try(directory, upstream, series, patches)
+    for number, (patch, input_patch) in enumerate(zip(patches, input_patches, strict=True)):
         report = tried.reports[len(series.patches) + number]
         paths = {problem.path for problem in report.problems if problem.kind == "endings"}
-        if paths and piece.crlf:
+        if paths and input_patch.crlf:
             patches[number] = _patch(patch.name, None, _with_crlf(patch.data, paths))
-            tried = _try(home, upstream, series, patches)
+            tried = _try(directory, upstream, series, patches)
     if tried.failed:
-        release, name = home.spec.upstream.release, tried.failed[0].patch.name
-        again = f"to make it there: overlay patch new {home.name} {name}"
+        release, name = directory.spec.upstream.release, tried.failed[0].patch.name
+        again = f"to make it there: overlay patch new {directory.name} {name}"
         raise conflict_error(tried, hint=f"it must fit {release} with the series on it; {again}")
     return tried
 
 
-def _try(home: Home, upstream: Upstream, series: Series, patches: Sequence[Patch]) -> AppliedSeries:
+def _try(
+    directory: SeriesDirectory, upstream: Upstream, series: Series, patches: Sequence[Patch]
+) -> AppliedSeries:
     longer = Series(series.name, (*series.patches, *patches))
-    return try_series(longer, upstream.files(longer.paths), drop=home.drop)
+    return try_series(longer, upstream.files(longer.paths), drop=directory.drop)
 
 
 def _patch(name: str, head: Head | None, diff: bytes) -> Patch:
     return parse_patch(name, diff if head is None else write_head(head) + b"---\n\n" + diff)
 
 
-def _write(home: Home, reports: Sequence[PatchReport], pieces: Sequence[Piece]) -> list[bytes]:
+def _write(
+    directory: SeriesDirectory, reports: Sequence[PatchReport], input_patches: Sequence[InputPatch]
+) -> list[bytes]:
     """Canonical bytes; where they are not what was found, they say what that was."""
     for report in reports:
         if not report.files:
@@ -215,21 +241,21 @@ def _write(home: Home, reports: Sequence[PatchReport], pieces: Sequence[Piece]) 
                 found=", ".join(f"{path} ({rule})" for path, rule in report.dropped),
                 hint="change patches.drop in the spec, if the image has these files",
             )
-    check_reaches([report.patch for report in reports], home.spec.base.roots)
+    check_reaches([report.patch for report in reports], directory.spec.base.roots)
     drafts = [_merged(draft_of(report)) for report in reports]
     plain = write_patches(drafts)
     traced = [
-        draft if data == piece.original else _traced(draft, piece)
-        for draft, data, piece in zip(drafts, plain, pieces, strict=True)
+        draft if data == input_patch.original else _traced(draft, input_patch)
+        for draft, data, input_patch in zip(drafts, plain, input_patches, strict=True)
     ]
     return write_patches(traced)
 
 
-def _traced(draft: Draft, piece: Piece) -> Draft:
+def _traced(draft: Draft, input_patch: InputPatch) -> Draft:
     """The draft with the hash of what it was imported from, if an earlier import did not say so."""
     if any(key == IMPORT_TRAILER for key, _ in draft.head.trailers()):
         return draft
-    return replace(draft, head=draft.head.with_trailer(IMPORT_TRAILER, f"sha256:{piece.sha256}"))
+    return replace(draft, head=draft.head.with_trailer(IMPORT_TRAILER, f"sha256:{input_patch.sha256}"))
 
 
 def _merged(draft: Draft) -> Draft:
@@ -242,16 +268,20 @@ def _merged(draft: Draft) -> Draft:
     return replace(draft, before=rest(dict(draft.before)), after=rest(dict(draft.after)))
 
 
-def _name(piece: Piece, wish: Wish, taken: Sequence[str]) -> str:
-    stem = piece.name.removesuffix(".gz").rpartition("/")[2]
+def _name(input_patch: InputPatch, options: ImportOptions, taken: Sequence[str]) -> str:
+    stem = input_patch.name.removesuffix(".gz").rpartition("/")[2]
     for ending in (".patch", ".diff", ".mbox", ".eml", ".txt"):
         stem = stem.removesuffix(ending)
     named = slug(stem.encode()) if stem and not stem.isdigit() and stem != "-" else ""
     # `0001-…` is format-patch's numbering, not a name.
     named = named if not named[:4].isdigit() else named[4:].strip("-")
-    name = wish.name or (named if not piece.head.subject or named else "") or slug(piece.head.subject)
+    name = (
+        options.name
+        or (named if not input_patch.head.subject or named else "")
+        or slug(input_patch.head.subject)
+    )
     check_patch_name(name, where="the patch's name")
-    if wish.name and name in taken:
+    if options.name and name in taken:
         raise InvalidInput("there is a patch of this name", found=name, hint="choose another with --name")
     number = 2
     unique = name
@@ -261,24 +291,24 @@ def _name(piece: Piece, wish: Wish, taken: Sequence[str]) -> str:
     return unique
 
 
-def _head(home: Home, piece: Piece, name: str, wish: Wish) -> Head:
-    """The piece's head with what is missing filled in."""
-    head = piece.head
-    author = head.author or wish.author.encode("utf-8", "surrogateescape") or DEFAULT_AUTHOR.encode()
+def _head(directory: SeriesDirectory, input_patch: InputPatch, name: str, options: ImportOptions) -> Head:
+    """The patch's head with what is missing filled in."""
+    head = input_patch.head
+    author = head.author or options.author.encode("utf-8", "surrogateescape") or DEFAULT_AUTHOR.encode()
     head = replace(
         head,
         author=author,
-        date=head.date or date_of(home.spec.date),
+        date=head.date or date_of(directory.spec.date),
         subject=head.subject or name.encode(),
     )
     said = {key for key, _ in head.trailers()}
     if "Upstream-Status" not in said:
-        head = head.with_trailer("Upstream-Status", wish.status or _status(head))
-    if wish.origin and "Origin" not in said:
-        head = head.with_trailer("Origin", wish.origin)
-    elif piece.commit and "Origin" not in said:
-        head = head.with_trailer("Origin", f"commit:{piece.commit}")
-    for bug in wish.bugs:
+        head = head.with_trailer("Upstream-Status", options.status or _status(head))
+    if options.origin and "Origin" not in said:
+        head = head.with_trailer("Origin", options.origin)
+    elif input_patch.commit and "Origin" not in said:
+        head = head.with_trailer("Origin", f"commit:{input_patch.commit}")
+    for bug in options.bugs:
         if ("Bug", bug) not in head.trailers():
             head = head.with_trailer("Bug", bug)
     return head

@@ -1,4 +1,4 @@
-"""What people have: mailboxes, bare diffs, quilt directories, ranges of commits; each as pieces to import."""
+"""What people have: mailboxes, bare diffs, quilt directories, ranges of commits; each as patches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from builder.patch.diff import (
     shown,
 )
 from builder.patch.message import Head, read_head
-from builder.patch.repair import Mend, diff_start, hunk_spans, mend_text, put_back_blanks, recount, split
+from builder.patch.repair import Repair, diff_start, hunk_spans, put_back_blanks, recount, repair_text, split
 from builder.source.git import GitError, run_git
 
 _MAIL = re.compile(rb"^From [0-9a-f]{40} \w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\r?$", re.MULTILINE)
@@ -33,7 +33,7 @@ _DEP3 = {"description", "subject", "author", "from", "date"}
 
 
 @dataclass(frozen=True)
-class Piece:
+class InputPatch:
     """One patch as it was found.
 
     Args:
@@ -43,7 +43,7 @@ class Piece:
         name: what its file is called; empty where it is one of several in a file.
         crlf: whether every line ended in CRLF.
         strip: leading components to take off its paths, where the source says so.
-        mends: what was wrong with its text.
+        repairs: what was wrong with its text.
         commit: the commit it was made of, where there is one.
         repository: where that commit is, with its history; None where only the text is at hand.
     """
@@ -54,7 +54,7 @@ class Piece:
     name: str = ""
     crlf: bool = False
     strip: int | None = None
-    mends: tuple[Mend, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     commit: str | None = None
     repository: Path | None = None
 
@@ -63,7 +63,7 @@ class Piece:
         return hashlib.sha256(self.original).hexdigest()
 
 
-def read_pieces(data: bytes, name: str) -> list[Piece]:
+def read_input_patches(data: bytes, name: str) -> list[InputPatch]:
     """The patches of a mailbox, or the one of a bare diff.
 
     Args:
@@ -81,15 +81,19 @@ def read_pieces(data: bytes, name: str) -> list[Piece]:
     cuts = starts if len(starts) > 1 else [0]
     parts = [data[a:b] for a, b in zip(cuts, [*cuts[1:], len(data)], strict=True)]
     # What stands before the first mail of a mailbox is not ours.
-    pieces = [piece for part in parts if (piece := _piece(part, name if len(parts) == 1 else "")) is not None]
-    if not pieces:
+    input_patches = [
+        input_patch
+        for part in parts
+        if (input_patch := _input_patch(part, name if len(parts) == 1 else "")) is not None
+    ]
+    if not input_patches:
         raise InvalidInput(
             "there is no diff in it", where=name, hint="write one with: git format-patch, or git diff"
         )
-    return pieces
+    return input_patches
 
 
-def read_quilt(directory: Path) -> list[Piece]:
+def read_quilt(directory: Path) -> list[InputPatch]:
     """The patches of a quilt directory, in the order of its ``series``, with their strip levels.
 
     Raises:
@@ -100,19 +104,19 @@ def read_quilt(directory: Path) -> list[Piece]:
         raise InvalidInput(
             "directory has no series", where=str(directory), hint="name the patch files one by one"
         )
-    pieces: list[Piece] = []
+    input_patches: list[InputPatch] = []
     for line in listing.read_bytes().decode("utf-8", "replace").splitlines():
         words = line.split("#", 1)[0].split()
         if not words:
             continue
         path = _patch_file(directory, words[0])
         strip = next((int(word[2:]) for word in words[1:] if re.match(r"-p\d\Z", word)), None)
-        found = read_pieces(path.read_bytes(), path.name)
-        pieces += [replace(piece, name=path.name, strip=strip) for piece in found]
-    return pieces
+        found = read_input_patches(path.read_bytes(), path.name)
+        input_patches += [replace(input_patch, name=path.name, strip=strip) for input_patch in found]
+    return input_patches
 
 
-def read_range(repository: Path, commits: str) -> list[Piece]:
+def read_range(repository: Path, commits: str) -> list[InputPatch]:
     """The commits of ``BASE..HEAD`` of a git repository, oldest first.
 
     Raises:
@@ -135,7 +139,10 @@ def read_range(repository: Path, commits: str) -> list[Piece]:
         ) from error
     if not data:
         raise InvalidInput("there are no commits in the range", where=f"{repository} {commits}")
-    return [replace(piece, name="", repository=repository) for piece in read_pieces(data, commits)]
+    return [
+        replace(input_patch, name="", repository=repository)
+        for input_patch in read_input_patches(data, commits)
+    ]
 
 
 def _patch_file(directory: Path, name: str) -> Path:
@@ -148,9 +155,9 @@ def _patch_file(directory: Path, name: str) -> Path:
     )
 
 
-def _piece(data: bytes, name: str) -> Piece | None:
+def _input_patch(data: bytes, name: str) -> InputPatch | None:
     """One patch; None where a part has no diff, as a cover letter."""
-    text, mends = mend_text(_decoded_mail(data))
+    text, repairs = repair_text(_decoded_mail(data))
     text, lost = put_back_blanks(text)
     text, miscounts = recount(text)
     lines = split(text)
@@ -161,9 +168,9 @@ def _piece(data: bytes, name: str) -> Piece | None:
     head = _with_dep3(read_head(b"".join(line for line in lines[:start] if not _is_index_line(line))))
     first = lines[0].split(b" ")
     commit = first[1].decode() if _MAIL.match(lines[0]) and set(first[1]) != {ord("0")} else None
-    return Piece(
+    return InputPatch(
         head, _only_diff(lines, start, name), data, name,
-        crlf=any(mend.rule == "line-endings" for mend in mends), mends=(*mends, *lost, *miscounts),
+        crlf=any(repair.rule == "line-endings" for repair in repairs), repairs=(*repairs, *lost, *miscounts),
         commit=commit,
     )  # fmt: skip
 

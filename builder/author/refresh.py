@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder.author.export import Exported, export_applied
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.author.worktree import WorkTree
 from builder.errors import InvalidInput
 from builder.patch.apply import conflict_error, try_series
 from builder.patch.patch import parse_patch
-from builder.patch.repair import Mend, mend_text, put_back_blanks, recount
+from builder.patch.repair import Repair, put_back_blanks, recount, repair_text
 from builder.patch.series import Series, check_depends
 from builder.source.upstream import Upstream
 
@@ -22,19 +22,19 @@ class Refreshed:
     """What refreshing comes to; nothing is written yet.
 
     Args:
-        mends: what was wrong with the text of the patch.
+        repairs: what was wrong with the text of the patch.
         exported: the whole series in canonical form: a change moves the hunks of later patches.
     """
 
-    mends: tuple[Mend, ...]
+    repairs: tuple[Repair, ...]
     exported: tuple[Exported, ...]
 
 
-def refresh_file(home: Home, upstream: Upstream, name: str) -> Refreshed:
-    """Mend a patch's text and counts, and write the series anew from it.
+def refresh_file(directory: SeriesDirectory, upstream: Upstream, name: str) -> Refreshed:
+    """Repair a patch's text and counts, and write the series anew from it.
 
     Args:
-        home: the series.
+        directory: the series.
         upstream: its release.
         name: the patch that was edited.
 
@@ -42,38 +42,40 @@ def refresh_file(home: Home, upstream: Upstream, name: str) -> Refreshed:
         InvalidInput: the patch cannot be read even then, or is not in the series.
         PatchConflict: it, or a later patch, does not apply.
     """
-    names = home.order()
+    names = directory.order()
     if name not in names:
         raise InvalidInput(
             "patch is not in the series",
-            where=str(home.directory / "series"),
+            where=str(directory.directory / "series"),
             found=name,
             hint=f"the series has: {', '.join(names)}",
         )
-    data, mends = mend_text(home.path(name).read_bytes())
+    data, repairs = repair_text(directory.path(name).read_bytes())
     data, lost = put_back_blanks(data)
     data, miscounts = recount(data)
-    patches = [parse_patch(n, data if n == name else home.path(n).read_bytes()) for n in names]
-    series = Series(home.name, tuple(patches))
+    patches = [parse_patch(n, data if n == name else directory.path(n).read_bytes()) for n in names]
+    series = Series(directory.name, tuple(patches))
     check_depends(series)
-    tried = try_series(series, upstream.files(series.paths), drop=home.drop)
+    tried = try_series(series, upstream.files(series.paths), drop=directory.drop)
     if tried.failed:
         raise conflict_error(tried)
     exported = [
-        Exported(e.name, e.data, home.path(e.name).read_bytes(), e.kept) for e in export_applied(tried)
+        Exported(e.name, e.data, directory.path(e.name).read_bytes(), e.kept) for e in export_applied(tried)
     ]
-    return Refreshed((*mends, *lost, *miscounts), tuple(exported))
+    return Refreshed((*repairs, *lost, *miscounts), tuple(exported))
 
 
-def check_complete(home: Home, upstream: Upstream, worktree: WorkTree, exported: Sequence[Exported]) -> None:
+def check_complete(
+    directory: SeriesDirectory, upstream: Upstream, worktree: WorkTree, exported: Sequence[Exported]
+) -> None:
     """The patches that are to be written must make, of the release, what the work tree holds.
 
     Raises:
         InvalidInput: naming the files that would be lost, or come out otherwise.
         PatchConflict: a patch does not apply.
     """
-    series = Series(home.name, tuple(parse_patch(one.name, one.data) for one in exported))
-    tried = try_series(series, upstream.files(series.paths), drop=home.drop)
+    series = Series(directory.name, tuple(parse_patch(one.name, one.data) for one in exported))
+    tried = try_series(series, upstream.files(series.paths), drop=directory.drop)
     if tried.failed:
         raise conflict_error(tried)
     if wrong := worktree.differing(tried.before, tried.after):

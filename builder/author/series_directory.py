@@ -17,7 +17,7 @@ from builder.source.upstream import Progress, Upstream, resolve_upstream
 
 
 @dataclass(frozen=True)
-class Home:
+class SeriesDirectory:
     """A series where it lies.
 
     Args:
@@ -88,7 +88,7 @@ class Home:
         return read_series_lines(self.directory)
 
 
-def find_home(root: Root, name: str) -> Home:
+def find_series_directory(root: Root, name: str) -> SeriesDirectory:
     """The series of a name.
 
     Raises:
@@ -112,7 +112,7 @@ def find_home(root: Root, name: str) -> Home:
             expected="one release a series",
             found=", ".join(releases),
         )
-    return Home(root, name, directory, tuple(specs))
+    return SeriesDirectory(root, name, directory, tuple(specs))
 
 
 def series_names(root: Root) -> list[str]:
@@ -121,7 +121,7 @@ def series_names(root: Root) -> list[str]:
 
 
 def pinned_upstream(
-    home: Home,
+    directory: SeriesDirectory,
     cache: Path,
     *,
     source: str = "auto",
@@ -131,7 +131,7 @@ def pinned_upstream(
 ) -> Upstream:
     """The release that a series is for (arguments as of :func:`builder.source.upstream.resolve_upstream`)."""
     return resolve_upstream(
-        home.spec.upstream, cache, source=source, url=url, wheel_file=wheel, progress=progress
+        directory.spec.upstream, cache, source=source, url=url, wheel_file=wheel, progress=progress
     )
 
 

@@ -1,11 +1,11 @@
-"""Patches that come into a series, or are mended in it, must leave the release Python."""
+"""Patches that come into a series, or are repaired in it, must leave the release Python."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.patch.apply import conflict_error, try_series
 from builder.patch.patch import parse_patch
 from builder.patch.series import Series
@@ -16,7 +16,7 @@ from builder.source.upstream import Upstream
 
 
 def check_sound(
-    home: Home,
+    directory: SeriesDirectory,
     upstream: Upstream,
     patches: Sequence[tuple[str, bytes]],
     names: Collection[str],
@@ -27,12 +27,12 @@ def check_sound(
     """A series that is about to be written breaks nothing by the patches that are new or changed.
 
     Args:
-        home: the series.
+        directory: the series.
         upstream: its release.
         patches: all of it, as it is to be written.
         names: those that are new or changed.
         cache: where it is kept what was found to be sound.
-        hint: how it is mended.
+        hint: how it is repaired.
 
     Returns:
         What could not be looked at, what other patches break, and what these are allowed to break.
@@ -40,8 +40,8 @@ def check_sound(
     Raises:
         PatchConflict: one of them breaks something.
     """
-    series = Series(home.name, tuple(parse_patch(name, data) for name, data in patches))
-    tried = try_series(series, upstream.files(series.paths), drop=home.drop)
+    series = Series(directory.name, tuple(parse_patch(name, data) for name, data in patches))
+    tried = try_series(series, upstream.files(series.paths), drop=directory.drop)
     if tried.failed:
         raise conflict_error(tried)
     checker = Checker(cache)

@@ -1,6 +1,6 @@
 """The base image: chosen by digest and platform, and what its own layers say of the files to be patched.
 
-What was verified is a value (:class:`Facts`) that goes into the lock under the base's digest: the next
+What was verified is a value (:class:`BaseFiles`) that goes into the lock under the base's digest: the next
 build, on any machine, asks for no layer at all.
 """
 
@@ -152,7 +152,7 @@ class StartFact:
 
 
 @dataclass(frozen=True)
-class Facts:
+class BaseFiles:
     """What the layers of one base say of what a series touches.
 
     Args:
@@ -187,7 +187,7 @@ class Facts:
         return value
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Facts | None:
+    def from_json(cls, value: Mapping[str, Any]) -> BaseFiles | None:
         """From the lock; None when the entry is not of this shape (it is then verified anew)."""
         try:
             return _facts_of_lock().validate_python(value)
@@ -241,8 +241,8 @@ def _source_of(bytecode: str) -> str:
 
 
 @cache
-def _facts_of_lock() -> TypeAdapter[Facts]:
-    return TypeAdapter(Facts)
+def _facts_of_lock() -> TypeAdapter[BaseFiles]:
+    return TypeAdapter(BaseFiles)
 
 
 # --- which image --------------------------------------------------------------------------------------------
@@ -426,18 +426,18 @@ def _read_base(
 # --- what is in it ------------------------------------------------------------------------------------------
 
 
-def lookup_facts(
+def look_up_base_files(
     base: Base,
     paths: Collection[str],
     *,
-    known: Facts | None,
+    known: BaseFiles | None,
     cache: Path,
     roots: Mapping[str, str],
     beside: Collection[str] = (),
     demanded: Collection[str] = (),
     progress: ByteProgress,
     settings: Settings | None = None,
-) -> Facts:
+) -> BaseFiles:
     """Look up every path in the base: in what is known of it already, else in its layers.
 
     Args:
@@ -469,7 +469,7 @@ def lookup_facts(
     return _with_installed(facts, settings, fs, demanded) if demanded else facts
 
 
-def _with_installed(facts: Facts, settings: Settings, fs: RootFS, demanded: Collection[str]) -> Facts:
+def _with_installed(facts: BaseFiles, settings: Settings, fs: RootFS, demanded: Collection[str]) -> BaseFiles:
     from builder.base.installed import find_installed
 
     environment, working_dir = settings.environment, settings.start_directory
@@ -493,7 +493,7 @@ def layer_indexes(base: Base, cache: Path, progress: ByteProgress) -> list[Layer
     return indexes
 
 
-def wrong_files(facts: Facts, before: Mapping[str, SourceFile | None]) -> list[str]:
+def wrong_files(facts: BaseFiles, before: Mapping[str, SourceFile | None]) -> list[str]:
     """The paths of ``before`` that are not, in the base, what they are in the pinned upstream."""
     return [
         path
@@ -504,7 +504,7 @@ def wrong_files(facts: Facts, before: Mapping[str, SourceFile | None]) -> list[s
 
 def check_pre_images(
     base: Base,
-    facts: Facts,
+    facts: BaseFiles,
     before: Mapping[str, SourceFile | None],
     after: Mapping[str, SourceFile | None],
     *,
@@ -517,7 +517,7 @@ def check_pre_images(
         base, facts: the base, and what is known of it.
         before: the touched files of the pinned upstream; None where there is none.
         after: the same with the series applied.
-        cache, progress: as in :func:`lookup_facts`.
+        cache, progress: as in :func:`look_up_base_files`.
 
     Raises:
         ImageMismatch: naming each file, the expected and the found blob, and showing the diff; it says so
@@ -637,7 +637,7 @@ def _read_facts(
     roots: Mapping[str, str],
     beside: Collection[str],
     settings: Settings,
-) -> Facts:
+) -> BaseFiles:
     placed: dict[str, RootFact] = {}
     too_deep = depth_warning(base.manifest)
     warnings: list[str] = [too_deep] if too_deep else []
@@ -660,7 +660,7 @@ def _read_facts(
     files = {path: _file_fact(path, placed[_root_of(path, roots)], fs) for path in sorted(paths)}
     bytecode = _bytecode(settings, files.values(), fs)
     written = [*(fact.image_path for fact in files.values()), *bytecode, *beside]
-    return Facts(
+    return BaseFiles(
         python=interpreter.cache_tag if interpreter else None,
         roots=tuple(placed.values()),
         files=files,

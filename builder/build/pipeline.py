@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from builder.base.image import (
     Base,
-    Facts,
+    BaseFiles,
     base_locations,
     check_pre_images,
-    lookup_facts,
+    look_up_base_files,
     resolve_bases,
     wrong_files,
 )
@@ -29,7 +29,7 @@ from builder.build.drift import (
 )
 from builder.build.plan import INPUTS_LABEL, Plan, bake, engine_name, expected_settings, make_plan, tag_values
 from builder.build.request import Request, Sources
-from builder.build.result import Finished, FinishedImage, Report
+from builder.build.result import BuildResult, ImageResult, Report
 from builder.errors import InvalidInput
 from builder.oci.append import new_index
 from builder.oci.layer import Layer
@@ -330,13 +330,13 @@ def plan_images(
 
 def _plan(patched: Patched, base: Base, lock: Lock, cache: Path, progress: ByteProgress) -> Plan:
     entry = lock.bases.get(base.manifest.digest)
-    known = Facts.from_json(entry) if entry is not None else None
+    known = BaseFiles.from_json(entry) if entry is not None else None
     before, series = patched.applied.before, patched.applied.series
     requirements = requirements_of(series.patches, patched.spec.requires)
     if known is not None and (wrong_files(known, before) or unmet(requirements, known.installed)):
         known = None  # a base is refused by what its own layers say, not by what a lock says of it
     settings = expected_settings(patched.spec, patched.applied, base, patched.template)
-    facts = lookup_facts(
+    facts = look_up_base_files(
         base,
         list(before),
         settings=settings,
@@ -403,7 +403,7 @@ def _shared_annotations(plans: Sequence[Plan]) -> dict[str, str]:
     return {key: value for key, value in first.items() if all(labels.get(key) == value for labels in rest)}
 
 
-def finish(planned: Planned, built: Built, *, documents: bool, key: SigningKey | None) -> Finished:
+def finish(planned: Planned, built: Built, *, documents: bool, key: SigningKey | None) -> BuildResult:
     """A build as what is delivered, printed and kept.
 
     Args:
@@ -414,7 +414,7 @@ def finish(planned: Planned, built: Built, *, documents: bool, key: SigningKey |
     """
     patched = planned.patched
     images = tuple(
-        FinishedImage(
+        ImageResult(
             baked.plan.base.location.with_digest(baked.plan.base.manifest.digest),
             baked.image,
             baked.layer.data,
@@ -424,7 +424,7 @@ def finish(planned: Planned, built: Built, *, documents: bool, key: SigningKey |
         )
         for baked in built.images
     )
-    return Finished(
+    return BuildResult(
         report_of(planned, built),
         images,
         built.index,

@@ -15,7 +15,7 @@ from typing import Any
 
 from builder import __version__
 from builder.base.claims import contradictions
-from builder.base.image import Base, DirectoryFact, Facts
+from builder.base.image import Base, BaseFiles, DirectoryFact
 from builder.build.declared import declare
 from builder.build.dockerfile import Recipe, parse_dockerfile
 from builder.build.template import render_template
@@ -90,7 +90,7 @@ class Plan:
     """
 
     base: Base
-    facts: Facts
+    facts: BaseFiles
     manifest: Manifest
     files: tuple[BakedFile, ...]
     removed: tuple[str, ...]
@@ -109,7 +109,7 @@ def make_plan(
     spec: Spec,
     applied: AppliedSeries,
     base: Base,
-    facts: Facts,
+    facts: BaseFiles,
     *,
     template: Path,
     probes: Mapping[str, str],
@@ -315,7 +315,7 @@ def inputs_digest(
     return sha256_digest(canonical_json(value))
 
 
-def _post_images(applied: AppliedSeries, facts: Facts) -> dict[str, BakedFile]:
+def _post_images(applied: AppliedSeries, facts: BaseFiles) -> dict[str, BakedFile]:
     """Every file the series leaves changed, with the base's mode and owner, by upstream path."""
     files = {}
     for path, after in applied.after.items():
@@ -399,7 +399,7 @@ def _manifest(
     spec: Spec,
     applied: AppliedSeries,
     base: Base,
-    facts: Facts,
+    facts: BaseFiles,
     probes: Mapping[str, str],
     requirements: Sequence[Requirement],
     image_paths: dict[str, str],

@@ -19,7 +19,7 @@ MOST_REFERENCES = 16  # that the lock keeps of one image, the last ones first
 
 
 @dataclass(frozen=True)
-class FinishedImage:
+class ImageResult:
     """One platform's image.
 
     Args:
@@ -66,7 +66,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Finished:
+class BuildResult:
     """What a build made.
 
     Args:
@@ -79,7 +79,7 @@ class Finished:
     """
 
     report: Report
-    images: tuple[FinishedImage, ...]
+    images: tuple[ImageResult, ...]
     index: RawManifest | None
     tag_values: Mapping[str, str]
     engine_name: str
@@ -91,7 +91,7 @@ class Finished:
         return self.index.digest if self.index else self.images[0].image.manifest.digest
 
 
-def locked(lock: Lock, finished: Finished, references: Sequence[str]) -> Lock:
+def locked(lock: Lock, finished: BuildResult, references: Sequence[str]) -> Lock:
     """The lock with what this build verified and made; where the same images went before stays there.
 
     Args:
@@ -112,7 +112,7 @@ def locked(lock: Lock, finished: Finished, references: Sequence[str]) -> Lock:
     )
 
 
-def pushed_before(lock: Lock, finished: Finished) -> list[str]:
+def pushed_before(lock: Lock, finished: BuildResult) -> list[str]:
     """The references under which the lock says that these very images went somewhere."""
     found: list[str] = []
     for image in finished.images:
@@ -126,7 +126,7 @@ def pushed_before(lock: Lock, finished: Finished) -> list[str]:
 # --- as bytes -----------------------------------------------------------------------------------------------
 
 
-def to_parts(finished: Finished) -> tuple[dict[str, Any], list[bytes]]:
+def to_parts(finished: BuildResult) -> tuple[dict[str, Any], list[bytes]]:
     """A build as a JSON value and the byte strings that it refers to by their number."""
     blobs: list[bytes] = []
 
@@ -145,9 +145,9 @@ def to_parts(finished: Finished) -> tuple[dict[str, Any], list[bytes]]:
     return value, blobs
 
 
-def from_parts(value: Mapping[str, Any], blobs: Sequence[bytes]) -> Finished:
+def from_parts(value: Mapping[str, Any], blobs: Sequence[bytes]) -> BuildResult:
     """What :func:`to_parts` made; anything else is a ``KeyError``, ``TypeError``, or an error of a value."""
-    return Finished(
+    return BuildResult(
         Report(**value["report"]),
         tuple(_image_from_json(image, blobs) for image in value["images"]),
         value["index"] and _manifest_from_json(value["index"], blobs),
@@ -157,7 +157,7 @@ def from_parts(value: Mapping[str, Any], blobs: Sequence[bytes]) -> Finished:
     )
 
 
-def _image_to_json(finished: FinishedImage, number: Callable[[bytes], int]) -> dict[str, Any]:
+def _image_to_json(finished: ImageResult, number: Callable[[bytes], int]) -> dict[str, Any]:
     image = finished.image
     return {
         "base": str(finished.base),
@@ -173,8 +173,8 @@ def _image_to_json(finished: FinishedImage, number: Callable[[bytes], int]) -> d
     }
 
 
-def _image_from_json(value: Mapping[str, Any], blobs: Sequence[bytes]) -> FinishedImage:
-    return FinishedImage(
+def _image_from_json(value: Mapping[str, Any], blobs: Sequence[bytes]) -> ImageResult:
+    return ImageResult(
         parse_location(value["base"]),
         NewImage(
             _manifest_from_json(value["manifest"], blobs),

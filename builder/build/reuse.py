@@ -1,6 +1,6 @@
 """Builds that were made before, kept in the cache under what they were made from.
 
-A build's digest is decided by its inputs alone, so the same inputs need no second build. What is asked for
+A build's digest is decided by its inputs alone, so the same inputs need no second build. What is key for
 names a file of the cache; that file says which build it holds and what the inputs were, each of which is
 compared: the spec, the series and its patches, the probes, the template, this program, and what the lock
 knows of the bases. Versions of jinja2 and pydantic are not inputs: what they make of the
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.build.result import Finished, from_parts, to_parts
+from builder.build.result import BuildResult, from_parts, to_parts
 from builder.errors import OverlayError
 from builder.oci.model import Format
 from builder.oci.reference import LAYOUT_SCHEME
@@ -30,8 +30,8 @@ DIRECTORY = "built"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a build is asked for, beside what is in the files that it reads.
+class BuildKey:
+    """What a build is key for, beside what is in the files that it reads.
 
     Args:
         root: where those files are.
@@ -95,22 +95,22 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finished | None:
+def look_up_build(key: BuildKey, cache: Path, lock: Lock, *, documents: bool) -> BuildResult | None:
     """The build that was made of the same inputs before; None where it has to be made.
 
     Args:
-        asked: what is to be built.
+        key: what is to be built.
         cache: the user's cache.
         lock: the overlay's, which has to record the same build: what changed since is for a build to tell.
         documents: whether the attestations are needed too.
     """
     store = Store(cache / DIRECTORY)
-    packed = store.get(asked.key)
+    packed = store.get(key.key)
     if packed is None:
         return None
     try:
         head, blobs = _unpack(packed)
-        if head["files"] != asked.read_files(head["series"]) or head["pins"] != lock.pins:
+        if head["files"] != key.read_files(head["series"]) or head["pins"] != lock.pins:
             return None
         finished = from_parts(head["build"], blobs)
         if documents and not all(image.documents for image in finished.images):
@@ -120,42 +120,42 @@ def recall(asked: Asked, cache: Path, lock: Lock, *, documents: bool) -> Finishe
     except (
         OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverlayError,
     ):  # fmt: skip
-        store.remove(asked.key)  # another version's: it is worth no message, since it can be made again
+        store.remove(key.key)  # another version's: it is worth no message, since it can be made again
         return None
     return finished
 
 
 @dataclass(frozen=True)
-class Watch:
+class InputSnapshot:
     """The files that a build is made from, as they were before it read them.
 
     Args:
-        asked: what is built.
+        key: what is built.
         series: the name of the series that its spec takes.
         files: one digest of them all.
     """
 
-    asked: Asked
+    key: BuildKey
     series: str
     files: str
 
 
-def watch(asked: Asked) -> Watch | None:
+def take_snapshot(key: BuildKey) -> InputSnapshot | None:
     """Look at the files of a build before it reads them; None where one is missing, which the build tells."""
     from builder.project.spec import read_spec
 
     try:
-        series = read_spec(asked.root.spec_path(asked.name)).patches.series
-        return Watch(asked, series, asked.read_files(series))
+        series = read_spec(key.root.spec_path(key.name)).patches.series
+        return InputSnapshot(key, series, key.read_files(series))
     except (OSError, OverlayError):
         return None
 
 
-def keep(watched: Watch, cache: Path, lock: Lock, finished: Finished) -> None:
+def store_build(snapshot: InputSnapshot, cache: Path, lock: Lock, finished: BuildResult) -> None:
     """Keep a build, unless a file that it was made from changed meanwhile.
 
     Args:
-        watched: its files, as they were before it.
+        snapshot: its files, as they were before it.
         cache: the user's cache.
         lock: the overlay's, as it was read.
         finished: what came out.
@@ -163,14 +163,14 @@ def keep(watched: Watch, cache: Path, lock: Lock, finished: Finished) -> None:
     Raises:
         OSError: the cache cannot be written.
     """
-    if watched.asked.read_files(watched.series) != watched.files:
+    if snapshot.key.read_files(snapshot.series) != snapshot.files:
         return
     build, blobs = to_parts(finished)
-    head = {"files": watched.files, "series": watched.series, "pins": lock.pins, "build": build}
-    Store(cache / DIRECTORY).put(watched.asked.key, _pack(head, blobs))
+    head = {"files": snapshot.files, "series": snapshot.series, "pins": lock.pins, "build": build}
+    Store(cache / DIRECTORY).put(snapshot.key.key, _pack(head, blobs))
 
 
-def _recorded(finished: Finished, lock: Lock) -> bool:
+def _recorded(finished: BuildResult, lock: Lock) -> bool:
     """Whether the lock says of inputs, bases and images what this build would write."""
     return lock.sections.get(INPUTS) == finished.inputs and all(
         lock.bases.get(str(image.base.digest)) == image.facts

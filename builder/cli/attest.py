@@ -81,7 +81,9 @@ def command(
         print_table(("ATTACHED", "TYPE", "PREDICATE"), rows)
 
 
-def _attach(source: ImageSource, image: Base, home: Root, sign_key: Path | None, progress: Progress) -> None:
+def _attach(
+    source: ImageSource, image: Base, project: Root, sign_key: Path | None, progress: Progress
+) -> None:
     from builder.publish.attach import attach_documents, attest_image
 
     key: Any = None
@@ -89,12 +91,12 @@ def _attach(source: ImageSource, image: Base, home: Root, sign_key: Path | None,
         from builder.record.signature import read_signing_key
 
         key = read_signing_key(sign_key)
-    patches = _patches_at_hand(home)
+    patches = _patches_at_hand(project)
     documents = attest_image(image, patches=patches, key=key, progress=progress.transfer)
     attach_documents(source, image.manifest.descriptor, documents)
 
 
-def _patches_at_hand(home: Root) -> dict[str, bytes]:
+def _patches_at_hand(project: Root) -> dict[str, bytes]:
     """Every patch file of this checkout by its SHA-256: an image's own are known again by that."""
-    files = [path.read_bytes() for path in sorted(home.patches.glob("*/*.patch")) if path.is_file()]
+    files = [path.read_bytes() for path in sorted(project.patches.glob("*/*.patch")) if path.is_file()]
     return {hashlib.sha256(data).hexdigest(): data for data in files}

@@ -66,7 +66,7 @@ def command(
     """
     from builder.oci.registry.client import Network
 
-    home = find_root(root)
+    project = find_root(root)
     repository = _repository(push)
     wanted = tuple(Platform.parse(text) for text in platforms)
     targets: list[Target] = []
@@ -74,14 +74,14 @@ def command(
     try:
         with Network(warn=warn) as network:
             shared, sources, cache = Shared(), Sources(source), cache_path()
-            for name in names or home.names():
-                row = read_row(home, name, wanted, tag_template, partial(open_source, network=network))
+            for name in names or project.names():
+                row = read_row(project, name, wanted, tag_template, partial(open_source, network=network))
                 if isinstance(row, Skipped):
                     warn(f"{name}: {row.reason}")
                     continue
                 progress(f"planning {name}")
-                lock = read_lock(home.locks(name))
-                request = Request(home, name, None, row.platforms, sources, cache, lock)
+                lock = read_lock(project.locks(name))
+                request = Request(project, name, None, row.platforms, sources, cache, lock)
                 planned = plan_overlay(
                     request, network, shared, say=_silent, warn=warn, progress=progress.transfer
                 )
@@ -89,7 +89,7 @@ def command(
     finally:
         progress.close()
     if not targets:
-        raise UsageError("there is nothing to bake", where=str(home.overlays))
+        raise UsageError("there is nothing to bake", where=str(project.overlays))
     path = write_bake_file(targets, repository, output)
     if as_json:
         print_json(

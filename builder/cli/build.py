@@ -154,11 +154,11 @@ def command(
     delivery = Delivery(tuple(targets), complete, load, tag_template, not no_attach, attest, key)
     if engine == "docker":
         check_engine_delivery(delivery)
-    home = find_root(root)
-    locks = _locks(home, name, lock_file, is_written=writes and not is_locked)
+    project = find_root(root)
+    locks = _locks(project, name, lock_file, is_written=writes and not is_locked)
     progress = Progress()
     request = Request(
-        home,
+        project,
         name,
         base_text,
         [Platform.parse(text) for text in platforms],
@@ -186,9 +186,9 @@ def command(
     _print_result(outcome, written)
 
 
-def _locks(home: Root, name: str, named: Path | None, *, is_written: bool) -> list[Path]:
+def _locks(project: Root, name: str, named: Path | None, *, is_written: bool) -> list[Path]:
     """Where the lock is read from. The first is where it is written, which must be possible if it will be."""
-    places = home.locks(name) if named is None else [named]
+    places = project.locks(name) if named is None else [named]
     if is_written:
         check_writable(places[0])
     return places
@@ -245,7 +245,7 @@ def _facts(outcome: Outcome, lock: Path | None) -> dict[str, Any]:
         "loaded_id": delivered.loaded_id if delivered else None,
         "attestations": [str(path) for path in delivered.documents] if delivered else [],
         "lock": None if lock is None else str(lock),
-        "recalled": outcome.is_recalled,
+        "recalled": outcome.is_cached,
         "before": outcome.before,
         "moved": delivered.moved if delivered else {},
         "notes": list(delivered.notes) if delivered else [],
@@ -283,7 +283,7 @@ def _print_result(outcome: Outcome, lock: Path | None) -> None:
             print_line(f"image     {image['digest']} ({image['platform']})")
     for platform, digest in outcome.before.items():
         print_line(f"before    {digest} ({platform}), says the lock")
-    if outcome.is_recalled:
+    if outcome.is_cached:
         print_line("built     before, of the same inputs; --check builds it again")
     if outcome.digest:
         print_line(f"digest    {paint(outcome.digest, 'bold')}")

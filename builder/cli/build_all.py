@@ -96,7 +96,7 @@ def command(
             "the images have nowhere to go",
             hint="--push REF or --output oci:DIR; or --check to compare alone",
         )
-    home = find_root(root)
+    project = find_root(root)
     delivery = Delivery(
         tuple(targets), complete, False, tag_template, not no_attach, attest, read_key(sign_key)
     )
@@ -107,7 +107,7 @@ def command(
             if push and not (output or rebuild or is_locked or check):
                 held = network.repository(next(t for t in targets if isinstance(t, Reference)))
             fleet = Fleet(
-                home,
+                project,
                 cache_path(),
                 network,
                 Sources(source),
@@ -120,7 +120,7 @@ def command(
                 is_locked,
                 check,
             )
-            results = build_many(list(names) or home.names(), fleet, jobs)
+            results = build_many(list(names) or project.names(), fleet, jobs)
     finally:
         progress.close()
     for result in results:
@@ -167,7 +167,7 @@ def _facts(result: Result) -> dict[str, Any]:
         value["digest"] = result.digest
         value["references"] = list(delivered.references) if delivered else []
         value["attestations"] = [str(path) for path in delivered.documents] if delivered else []
-        value["recalled"] = result.is_recalled
+        value["recalled"] = result.is_cached
         value["images"] = result.images
     if result.reason:
         value["reason"] = result.reason

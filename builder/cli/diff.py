@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from builder.project.project import Root
     from builder.project.spec import Spec
     from builder.retire.compare import Difference
-    from builder.retire.evaluate import Judgement, Report, Subject
+    from builder.retire.evaluate import Evaluation, Report, Subject
     from builder.retire.last_seen import Change
     from builder.retire.retire import Retirement
     from builder.source.revision import Target
@@ -130,14 +130,16 @@ def command(
             hint=f"a newer release: overlay rebase {' '.join(names[:1]) or 'NAME'} --onto RELEASE "
             "leaves out what it has",
         )
-    home = find_root(root)
+    project = find_root(root)
     if len(names) == 2 and not (upstreams or images or retire or with_exit_code or html):
-        _show_difference(names, home, as_json, markdown)
+        _show_difference(names, project, as_json, markdown)
         return
     targets = partial(_targets, upstreams, images, upstream_url, source, history)
-    reports = _judge_all(names or tuple(home.names()), home, upstream_url, targets, accept_text, timeout)
-    found = _changes(reports, home)
-    retired = _retire(reports, home, dry_run) if retire else None
+    reports = _judge_all(
+        names or tuple(project.names()), project, upstream_url, targets, accept_text, timeout
+    )
+    found = _changes(reports, project)
+    retired = _retire(reports, project, dry_run) if retire else None
     if html is not None:
         from builder.project.whole_file import write_whole
         from builder.retire.page import render_page
@@ -150,14 +152,14 @@ def command(
 
         click.echo("\n".join(render_markdown(report) for report in reports), nl=False)
     else:
-        _print_text(reports, retired, dry_run, home.names())
+        _print_text(reports, retired, dry_run, project.names())
     if with_exit_code:
-        context.exit(_remembered_exit(reports, found, home))
+        context.exit(_remembered_exit(reports, found, project))
 
 
 def _judge_all(
     names: tuple[str, ...],
-    home: Root,
+    project: Root,
     url: str | None,
     targets_of: Callable[[Spec, Subject, Path, Path, Progress], list[Target]],
     accept_text: tuple[str, ...],
@@ -172,13 +174,13 @@ def _judge_all(
     reports = []
     try:
         for name in dict.fromkeys(names):
-            subject, spec = read_subject(name, home, cache, url=url, progress=progress)
-            targets = targets_of(spec, subject, cache, home.path, progress)
-            known = list(known_releases(home.path))
+            subject, spec = read_subject(name, project, cache, url=url, progress=progress)
+            targets = targets_of(spec, subject, cache, project.path, progress)
+            known = list(known_releases(project.path))
             report = judge(
                 subject,
                 targets,
-                home.probes,
+                project.probes,
                 cache,
                 known=known,
                 accept_text=accept_text,
@@ -188,7 +190,7 @@ def _judge_all(
             reports.append(report)
     finally:
         progress.close()
-    check_accept_text(accept_text, [report.subject.series for report in reports], home.probes)
+    check_accept_text(accept_text, [report.subject.series for report in reports], project.probes)
     return reports
 
 
@@ -217,30 +219,30 @@ def _targets(
     return found
 
 
-def _changes(reports: list[Report], home: Root) -> dict[str, list[Change]]:
+def _changes(reports: list[Report], project: Root) -> dict[str, list[Change]]:
     from builder.project.lock import read_lock
     from builder.retire.last_seen import changes
 
-    return {r.subject.name: changes(r, read_lock(home.locks(r.subject.name))) for r in reports}
+    return {r.subject.name: changes(r, read_lock(project.locks(r.subject.name))) for r in reports}
 
 
-def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], home: Root) -> int:
+def _remembered_exit(reports: list[Report], found: dict[str, list[Change]], project: Root) -> int:
     from builder.project.lock import update_lock
     from builder.retire.last_seen import exit_code, remember
 
     for report in reports:
         name = report.subject.name
-        update_lock(home.locks(name), partial(remember, report))
+        update_lock(project.locks(name), partial(remember, report))
     return exit_code([change for rows in found.values() for change in rows])
 
 
-def _retire(reports: list[Report], home: Root, dry_run: bool) -> list[Retirement]:
+def _retire(reports: list[Report], project: Root, dry_run: bool) -> list[Retirement]:
     from builder.retire.retire import plan_retirement, retire
 
-    plans = [plan_retirement(report, home) for report in reports]
+    plans = [plan_retirement(report, project) for report in reports]
     if not dry_run:
         for plan in plans:
-            retire(plan, home)
+            retire(plan, project)
     return plans
 
 
@@ -297,10 +299,10 @@ def _print_report(report: Report, there: Collection[str]) -> None:
     against = [j for j in last if j.verdict.contradictions]
     if against:
         print_line(f"\n{paint('the evidence does not agree', 'yellow')} ({report.targets[-1].name})")
-        for judgement in against:
-            for line in judgement.verdict.contradictions:
-                print_line(f"  {judgement.patch}: {line}")
-    noted = [(judgement.patch, note) for judgement in last for note in judgement.evidence.notes]
+        for evaluation in against:
+            for line in evaluation.verdict.contradictions:
+                print_line(f"  {evaluation.patch}: {line}")
+    noted = [(evaluation.patch, note) for evaluation in last for note in evaluation.evidence.notes]
     if noted:
         print_line(f"\n{paint('whether it would run is not known', 'bold')} ({report.targets[-1].name})")
         for patch, note in noted:
@@ -325,36 +327,36 @@ def _print_one(report: Report) -> None:
     (target,) = report.targets
     rows = [
         (
-            judgement.patch,
-            _painted(judgement),
-            str(judgement.evidence.text),
-            str(judgement.evidence.behaviour or "no probe"),
-            judgement.verdict.why,
+            evaluation.patch,
+            _painted(evaluation),
+            str(evaluation.evidence.text),
+            str(evaluation.evidence.behaviour or "no probe"),
+            evaluation.verdict.why,
         )
-        for judgement in report.on(target.name)
+        for evaluation in report.on(target.name)
     ]
     print_table(("PATCH", f"ON {target.name}", "TEXT", "PROBE", "WHY"), rows)
 
 
-def _print_group(title: str, judgements: Sequence[Judgement]) -> None:
-    if not judgements:
+def _print_group(title: str, evaluations: Sequence[Evaluation]) -> None:
+    if not evaluations:
         return
-    print_line(f"\n{paint(title, 'bold')} ({judgements[0].target})")
-    for judgement in judgements:
-        since = _since(judgement)
-        said = f"{judgement.verdict.word}{since}: {judgement.verdict.why}"
-        print_line(f"  {judgement.patch}: {said}")
-        for hunk in judgement.evidence.text.hunks:
-            if judgement.verdict.word in ("rework", "partial") and hunk.state != "carries":
+    print_line(f"\n{paint(title, 'bold')} ({evaluations[0].target})")
+    for evaluation in evaluations:
+        since = _since(evaluation)
+        said = f"{evaluation.verdict.word}{since}: {evaluation.verdict.why}"
+        print_line(f"  {evaluation.patch}: {said}")
+        for hunk in evaluation.evidence.text.hunks:
+            if evaluation.verdict.word in ("rework", "partial") and hunk.state != "carries":
                 where = f"{hunk.path}, hunk {hunk.number}" if hunk.number else hunk.path
                 places = f" (its lines stand at {', '.join(map(str, hunk.places))})" if hunk.places else ""
                 print_line(f"      {hunk.state}: {where}{places}")
-        for landed in judgement.evidence.landed:
+        for landed in evaluation.evidence.landed:
             print_line(f"      {landed}")
 
 
-def _since(judgement: Judgement) -> str:
-    history = judgement.evidence.history
+def _since(evaluation: Evaluation) -> str:
+    history = evaluation.evidence.history
     if history is None:
         return ""
     request = f" ({history.pull_request})" if history.pull_request else ""
@@ -362,21 +364,21 @@ def _since(judgement: Judgement) -> str:
     return f" since {history}{request}{note}"
 
 
-def _painted(judgement: Judgement) -> str:
-    word = judgement.verdict.word
-    return paint(word + ("!" if judgement.verdict.contradictions else ""), _COLORS[word])
+def _painted(evaluation: Evaluation) -> str:
+    word = evaluation.verdict.word
+    return paint(word + ("!" if evaluation.verdict.contradictions else ""), _COLORS[word])
 
 
 # --- two overlays -------------------------------------------------------------------------------------------
 
 
-def _show_difference(names: tuple[str, ...], home: Root, as_json: bool, markdown: bool) -> None:
+def _show_difference(names: tuple[str, ...], project: Root, as_json: bool, markdown: bool) -> None:
     from builder.project.project import cache_path
     from builder.retire.compare import compare, read_side
 
     progress = Progress()
     read = partial(read_side, transfer=progress.transfer, warn=warn)
-    left, right = (read(name, home, cache_path(), progress) for name in names)
+    left, right = (read(name, project, cache_path(), progress) for name in names)
     progress.close()
     difference = compare(left, right)
     if as_json:

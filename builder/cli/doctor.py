@@ -58,11 +58,11 @@ def _reference(text: str) -> Reference:
     return location
 
 
-def _bases(home: Root) -> list[Reference]:
+def _bases(project: Root) -> list[Reference]:
     """The specs' base images, each repository once, with a digest that should be there."""
     found: dict[str, Reference] = {}
-    for name in home.names():
-        base = read_spec(home.spec_path(name)).base
+    for name in project.names():
+        base = read_spec(project.spec_path(name)).base
         reference = _reference(base.image)
         found.setdefault(reference.name, replace(reference, tag=None, digest=base.index))
     return list(found.values())

@@ -140,10 +140,10 @@ def command(
     from builder.oci.model import Platform
 
     read = read_nodes(nodes, iface, network)
-    home = find_root(root)
-    spec = read_spec(home.spec_path(name))
-    series = chosen_series(home.patches, spec.patches)
-    lock = read_lock([lock_file] if lock_file else home.locks(name))
+    project = find_root(root)
+    spec = read_spec(project.spec_path(name))
+    series = chosen_series(project.patches, spec.patches)
+    lock = read_lock([lock_file] if lock_file else project.locks(name))
     chosen = launch_image(image, name, lock, series.digest, Platform.parse(platform) if platform else None)
     progress = Progress()
     try:

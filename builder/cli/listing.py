@@ -19,11 +19,11 @@ from builder.project.spec import read_spec
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
     """List the overlays: name, version, upstream release, patches and hardware."""
-    home = find_root(root)
+    project = find_root(root)
     rows: list[dict[str, Any]] = []
-    for name in home.names():
-        spec = read_spec(home.spec_path(name))
-        listed = read_series_file(home.patches / spec.patches.series)
+    for name in project.names():
+        spec = read_spec(project.spec_path(name))
+        listed = read_series_file(project.patches / spec.patches.series)
         taken = [p for p in listed if (not spec.patches.only or p in spec.patches.only)]
         taken = [p for p in taken if p not in spec.patches.leave_out]
         rows.append(

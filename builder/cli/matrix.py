@@ -70,16 +70,16 @@ def command(
     if everything and (push or changed_since):
         raise UsageError("--all leaves nothing out", hint="leave out --push and --changed-since, or --all")
     target = _repository(push)
-    home = find_root(root)
+    project = find_root(root)
     wanted = [Platform.parse(text) for text in platforms]
-    chosen = list(names) or home.names()
+    chosen = list(names) or project.names()
     if changed_since:
-        said = [read_row(home, name, wanted, tag_template, None, format) for name in chosen]
-        same = unchanged_since(home, changed_since, [row for row in said if isinstance(row, Row)], format)
+        said = [read_row(project, name, wanted, tag_template, None, format) for name in chosen]
+        same = unchanged_since(project, changed_since, [row for row in said if isinstance(row, Row)], format)
         chosen = [name for name in chosen if name not in same]
     with Network(warn=warn) as network:
         opened = partial(open_source, network=network) if target else None
-        read = [read_row(home, name, wanted, tag_template, opened, format) for name in chosen]
+        read = [read_row(project, name, wanted, tag_template, opened, format) for name in chosen]
         rows = [row for row in read if isinstance(row, Row)]
         todo = {
             row.name: missing_platforms(row, network.repository(target)) if target else row.platforms

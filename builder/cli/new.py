@@ -22,5 +22,5 @@ from builder.project.project import find_root
 @changes_project
 def command(name: str, template: str, root: Path | None) -> None:
     """Write a new overlay's spec: pins, series and comments of another one, the rest to fill in."""
-    home = find_root(root)
-    print_line(f"wrote {new_overlay(home, name, template, today())}: fill in what says TODO")
+    project = find_root(root)
+    print_line(f"wrote {new_overlay(project, name, template, today())}: fill in what says TODO")

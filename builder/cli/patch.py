@@ -15,17 +15,22 @@ from builder.author.branch import write_branch
 from builder.author.checkout import holds_current_work, open_worktree, series_key, worktree_of
 from builder.author.export import (
     Exported,
-    apply_home,
+    apply_directory,
     as_mailbox,
     draft_of,
     export_applied,
     write_directory,
 )
-from builder.author.importing import Imported, Wish, import_pieces, squash
-from builder.author.inputs import Piece, read_pieces, read_quilt, read_range
+from builder.author.importing import Imported, ImportOptions, import_input_patches, squash
+from builder.author.inputs import InputPatch, read_input_patches, read_quilt, read_range
 from builder.author.lint.finding import Finding
 from builder.author.refresh import check_complete, difference, refresh_file
-from builder.author.series_directory import Home, find_home, pinned_upstream, series_names
+from builder.author.series_directory import (
+    SeriesDirectory,
+    find_series_directory,
+    pinned_upstream,
+    series_names,
+)
 from builder.author.skeleton import DEFAULT_AUTHOR, patch_head
 from builder.author.sound import check_sound
 from builder.author.worktree import RESCUED, WorkTree
@@ -107,36 +112,40 @@ def import_(
     They are put on top of the series on its release, so that what is written is known to apply and to be
     Python still; files that the release lacks are dropped by the spec's rules, and listed.
     """
-    home = find_home(find_root(root), series)
+    series_directory = find_series_directory(find_root(root), series)
     if not dry_run:
-        home.root.check_writable()
-    pieces = _pieces(place, commits)
+        series_directory.root.check_writable()
+    input_patches = _input_patches(place, commits)
     if squashed:
-        pieces = [squash(pieces)]
-    if name and len(pieces) > 1:
-        raise UsageError(f"--name is for one patch, and there are {len(pieces)}", hint="or --squash them")
-    upstream = _upstream(home, source, upstream_url, wheel)
-    imported = import_pieces(home, upstream, pieces, Wish(name, author, status, bugs, origin, strip))
-    now = [(patch, home.path(patch).read_bytes()) for patch in home.order()]
+        input_patches = [squash(input_patches)]
+    if name and len(input_patches) > 1:
+        raise UsageError(
+            f"--name is for one patch, and there are {len(input_patches)}", hint="or --squash them"
+        )
+    upstream = _upstream(series_directory, source, upstream_url, wheel)
+    imported = import_input_patches(
+        series_directory, upstream, input_patches, ImportOptions(name, author, status, bugs, origin, strip)
+    )
+    now = [(patch, series_directory.path(patch).read_bytes()) for patch in series_directory.order()]
     longer = [*now, *((one.name, one.data) for one in imported)]
-    _check_sound(home, upstream, longer, [one.name for one in imported], "mend the patch")
+    _check_sound(series_directory, upstream, longer, [one.name for one in imported], "repair the patch")
     if not dry_run:
-        home.write(longer)
+        series_directory.write(longer)
     _say_imported(imported, as_json)
 
 
-def _pieces(place: str, commits: str | None) -> list[Piece]:
+def _input_patches(place: str, commits: str | None) -> list[InputPatch]:
     if commits is not None:
         return read_range(Path(place), commits)
     if place == "-":
-        return read_pieces(sys.stdin.buffer.read(MAX_DIFF_BYTES + 1), "-")
+        return read_input_patches(sys.stdin.buffer.read(MAX_DIFF_BYTES + 1), "-")
     path = Path(place)
     if path.is_dir():
         return read_quilt(path)
     if not path.is_file():
         raise UsageError("there is no such file or directory", found=place, hint="- reads standard input")
     with path.open("rb") as file:
-        return read_pieces(file.read(MAX_DIFF_BYTES + 1), path.name)
+        return read_input_patches(file.read(MAX_DIFF_BYTES + 1), path.name)
 
 
 def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
@@ -147,8 +156,8 @@ def _say_imported(imported: Sequence[Imported], as_json: bool) -> None:
         print_line(f"{paint('imported', 'green')} {one.name}")
         if one.reading:
             print_line(f"  paths read as {one.reading}")
-        for mend in one.mends:
-            print_line(f"  mended, line {mend.line}: {mend.what}")
+        for repair in one.repairs:
+            print_line(f"  repaired, line {repair.line}: {repair.what}")
         for path, rule in one.dropped:
             print_line(f"  dropped {path} ({rule})")
         for path in one.merged:
@@ -201,32 +210,40 @@ def export(
         )
     if kind != "dir" and output is None:
         raise UsageError(f"--format {kind} needs a place to write to", hint="name it with --output")
-    home = find_home(find_root(root), series)
-    upstream = _upstream(home, source, upstream_url, wheel)
-    worktree = _worktree(home)
+    series_directory = find_series_directory(find_root(root), series)
+    upstream = _upstream(series_directory, source, upstream_url, wheel)
+    worktree = _worktree(series_directory)
     _resume(worktree)
     elsewhere = output is not None and worktree.exists()
-    from_worktree = not restack and not check and (elsewhere or holds_current_work(worktree, home, upstream))
+    from_worktree = (
+        not restack and not check and (elsewhere or holds_current_work(worktree, series_directory, upstream))
+    )
     drafts = _worktree_drafts(worktree) if from_worktree else None
-    exported = _export_drafts(home, drafts) if drafts is not None else _export_files(home, upstream)
+    exported = (
+        _export_drafts(series_directory, drafts)
+        if drafts is not None
+        else _export_files(series_directory, upstream)
+    )
     if drafts is not None:
-        check_complete(home, upstream, worktree, exported)
+        check_complete(series_directory, upstream, worktree, exported)
     if check:
-        _check(home, exported, as_json)
+        _check(series_directory, exported, as_json)
     elif kind == "mbox":
         _write_mailbox(str(output), exported)
     elif kind == "branch":
-        name = branch or f"overlay/{home.name}"
-        drafts = drafts or [draft_of(report) for report in apply_home(home, upstream).reports]
-        tip = write_branch(Path(str(output)), name, home.spec.upstream.commit, drafts)
+        name = branch or f"overlay/{series_directory.name}"
+        drafts = drafts or [
+            draft_of(report) for report in apply_directory(series_directory, upstream).reports
+        ]
+        tip = write_branch(Path(str(output)), name, series_directory.spec.upstream.commit, drafts)
         print_line(f"{counted(len(drafts), 'commit')} on {name}, at {tip[:12]}")
     elif output is not None:
         write_directory(Path(output), exported)
         print_line(f"{counted(len(exported), 'patch', 'patches')} in {output}")
     else:
-        gone = home.write([(patch.name, patch.data) for patch in exported])
+        gone = series_directory.write([(patch.name, patch.data) for patch in exported])
         if from_worktree:
-            worktree.mark_exported(series_key(home, upstream))
+            worktree.mark_exported(series_key(series_directory, upstream))
         _say_exported(exported, as_json, gone)
 
 
@@ -251,10 +268,10 @@ def edit(
     With PATCH, a rebase stops at its commit, to be amended. Work goes on where it was left; overlay patch
     export writes it back. The work tree is never thrown away while it holds work.
     """
-    home = find_home(find_root(root), series)
-    upstream = _upstream(home, source, upstream_url, wheel)
-    _resume(_worktree(home))
-    worktree = _open(home, upstream)
+    directory = find_series_directory(find_root(root), series)
+    upstream = _upstream(directory, source, upstream_url, wheel)
+    _resume(_worktree(directory))
+    worktree = _open(directory, upstream)
     if patch:
         worktree.require_settled()
         worktree.stop_at(patch)
@@ -268,7 +285,7 @@ def edit(
         print_line(f"a {state.busy} is under way: git commit --amend, then git {state.busy} --continue")
     elif not state.idle:
         print_line("it holds work that is not exported")
-    print_line(f"then: overlay patch export {home.name}")
+    print_line(f"then: overlay patch export {directory.name}")
 
 
 @command.command("refresh", epilog="Example: overlay patch refresh v0.5.20 dsa-tilelang-smem")
@@ -292,9 +309,9 @@ def refresh(
     Where no work tree with changes is open, the patch file is read as it was meant (counts, lost blanks,
     line endings), the change is shown, and the series is written anew.
     """
-    home = find_home(find_root(root), series)
-    upstream = _upstream(home, source, upstream_url, wheel)
-    worktree = _worktree(home)
+    directory = find_series_directory(find_root(root), series)
+    upstream = _upstream(directory, source, upstream_url, wheel)
+    worktree = _worktree(directory)
     _resume(worktree)
     if from_worktree := worktree.exists() and not worktree.state().idle:
         state = worktree.state()
@@ -303,29 +320,29 @@ def refresh(
         if dry_run:
             print_line("\n".join(state.dirty) or "commits that are not exported")
             return
-        if not state.dirty and not any(one.changed for one in _export_drafts(home, worktree.drafts())):
-            worktree.mark_exported(series_key(home, upstream))  # written, and killed before it was noted
+        if not state.dirty and not any(one.changed for one in _export_drafts(directory, worktree.drafts())):
+            worktree.mark_exported(series_key(directory, upstream))  # written, and killed before it was noted
             raise InvalidInput("there are no changes to fold in", where=str(worktree.path))
-        holds_current_work(worktree, home, upstream)  # refuses where the patch files changed as well
+        holds_current_work(worktree, directory, upstream)  # refuses where the patch files changed as well
         if state.dirty:
             worktree.fold(patch)
-        exported = _export_drafts(home, worktree.drafts())
-        check_complete(home, upstream, worktree, exported)
+        exported = _export_drafts(directory, worktree.drafts())
+        check_complete(directory, upstream, worktree, exported)
     else:
-        refreshed = refresh_file(home, upstream, patch)
-        for mend in refreshed.mends:
-            print_line(f"{patch}.patch:{mend.line}: {mend.rule}: {mend.what}")
+        refreshed = refresh_file(directory, upstream, patch)
+        for repair in refreshed.repairs:
+            print_line(f"{patch}.patch:{repair.line}: {repair.rule}: {repair.what}")
         exported = list(refreshed.exported)
     for one in exported:
         if one.changed:
             print_line(difference(one))
     written = [(one.name, one.data) for one in exported]
-    place = f"mend it in {worktree.path}" if from_worktree else f"mend {home.path(patch)}"
-    _check_sound(home, upstream, written, [patch], f"{place}, and refresh it again")
+    place = f"repair it in {worktree.path}" if from_worktree else f"repair {directory.path(patch)}"
+    _check_sound(directory, upstream, written, [patch], f"{place}, and refresh it again")
     if not dry_run:
-        gone = home.write(written)
+        gone = directory.write(written)
         if from_worktree:
-            worktree.mark_exported(series_key(home, upstream))
+            worktree.mark_exported(series_key(directory, upstream))
         _say_exported(exported, as_json=False, gone=gone)
 
 
@@ -358,26 +375,26 @@ def new(
     root: Path | None,
 ) -> None:
     """Begin a patch at the end of the series: an empty commit in its work tree, with a message to fill in."""
-    home = find_home(find_root(root), series)
-    home.root.check_writable()
+    directory = find_series_directory(find_root(root), series)
+    directory.root.check_writable()
     check_patch_name(patch, where="PATCH")
-    if patch in home.order():
-        raise InvalidInput("there is a patch of this name", where=str(home.path(patch)))
-    upstream = _upstream(home, source, upstream_url, wheel)
-    worktree = _open(home, upstream)
+    if patch in directory.order():
+        raise InvalidInput("there is a patch of this name", where=str(directory.path(patch)))
+    upstream = _upstream(directory, source, upstream_url, wheel)
+    worktree = _open(directory, upstream)
     worktree.require_settled()
     if any(draft.name == patch for draft in worktree.drafts()):
         raise InvalidInput(
             "the work tree has a commit for a patch of this name",
             where=str(worktree.path),
             found=patch,
-            hint=f"go on with it there, then: overlay patch export {home.name}",
+            hint=f"go on with it there, then: overlay patch export {directory.name}",
         )
     worktree.add_empty(patch, patch_head(author, today()))
     print_line(f"cd {worktree.path}")
     print_line("edit files, git commit --all --amend: say what the patch does where it says TODO")
     print_line("a file that is not there: git sparse-checkout add DIRECTORY")
-    print_line(f"then: overlay patch export {home.name}")
+    print_line(f"then: overlay patch export {directory.name}")
 
 
 def today() -> datetime.date:
@@ -388,40 +405,46 @@ def today() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date()
 
 
-def _upstream(home: Home, source: str, url: str | None, wheel: Path | None) -> Upstream:
+def _upstream(directory: SeriesDirectory, source: str, url: str | None, wheel: Path | None) -> Upstream:
     progress = Progress()
     try:
-        return pinned_upstream(home, cache_path(), source=source, url=url, wheel=wheel, progress=progress)
+        return pinned_upstream(
+            directory, cache_path(), source=source, url=url, wheel=wheel, progress=progress
+        )
     finally:
         progress.close()
 
 
 def _check_sound(
-    home: Home, upstream: Upstream, patches: Sequence[tuple[str, bytes]], names: Sequence[str], hint: str
+    directory: SeriesDirectory,
+    upstream: Upstream,
+    patches: Sequence[tuple[str, bytes]],
+    names: Sequence[str],
+    hint: str,
 ) -> None:
-    for note in check_sound(home, upstream, patches, names, cache_path(), hint=hint):
+    for note in check_sound(directory, upstream, patches, names, cache_path(), hint=hint):
         warn(note)
 
 
-def _worktree(home: Home) -> WorkTree:
-    return worktree_of(home, state_path())
+def _worktree(directory: SeriesDirectory) -> WorkTree:
+    return worktree_of(directory, state_path())
 
 
-def _open(home: Home, upstream: Upstream) -> WorkTree:
+def _open(directory: SeriesDirectory, upstream: Upstream) -> WorkTree:
     """The series' work tree, made where there is none."""
-    worktree = _worktree(home)
-    series = home.series()
-    applied = try_series(series, upstream.files(series.paths), drop=home.drop)
+    worktree = _worktree(directory)
+    series = directory.series()
+    applied = try_series(series, upstream.files(series.paths), drop=directory.drop)
     for report in applied.reports:
         if report.dropped:
             paths = ", ".join(path for path, _ in report.dropped)
             raise InvalidInput(
                 "patch has files that the release lacks, which a work tree cannot hold",
-                where=str(home.path(report.patch.name)),
+                where=str(directory.path(report.patch.name)),
                 found=paths,
                 hint="take these files out of the patch",
             )
-    open_worktree(worktree, home, upstream, applied)
+    open_worktree(worktree, directory, upstream, applied)
     return worktree
 
 
@@ -430,15 +453,15 @@ def _worktree_drafts(worktree: WorkTree) -> list[Draft]:
     return worktree.drafts()
 
 
-def _export_drafts(home: Home, drafts: Sequence[Draft]) -> list[Exported]:
-    paths = [home.path(draft.name) for draft in drafts]
+def _export_drafts(directory: SeriesDirectory, drafts: Sequence[Draft]) -> list[Exported]:
+    paths = [directory.path(draft.name) for draft in drafts]
     now = [path.read_bytes() if path.is_file() else None for path in paths]
     written = zip(drafts, write_patches(drafts), now, strict=True)
     return [Exported(draft.name, data, before) for draft, data, before in written]
 
 
-def _export_files(home: Home, upstream: Upstream) -> list[Exported]:
-    exported = export_applied(apply_home(home, upstream, _store()))
+def _export_files(directory: SeriesDirectory, upstream: Upstream) -> list[Exported]:
+    exported = export_applied(apply_directory(directory, upstream, _store()))
     for patch in exported:
         if patch.kept:
             warn(f"{patch.name} is left as it is: it {patch.kept}")
@@ -449,15 +472,15 @@ def _store() -> GitStore:
     return GitStore.create(cache_path() / "series.git")
 
 
-def _check(home: Home, exported: Sequence[Exported], as_json: bool) -> None:
+def _check(directory: SeriesDirectory, exported: Sequence[Exported], as_json: bool) -> None:
     stale = [patch.name for patch in exported if patch.changed]
     if stale:
         raise PatchConflict(
             f"{len(stale)} of {counted(len(exported), 'patch', 'patches')} "
             f"{'is' if len(stale) == 1 else 'are'} not in canonical form",
-            where=str(home.directory),
+            where=str(directory.directory),
             found=", ".join(stale),
-            hint=f"overlay patch export {home.name}",
+            hint=f"overlay patch export {directory.name}",
             facts={"stale": stale},
         )
     _say_exported(exported, as_json)
@@ -532,32 +555,32 @@ def lint(
     if fix:
         place.check_writable()
     names = list(series) or series_names(place)
-    homes = [find_home(place, name) for name in names]
-    mended = [mend for home in homes for mend in fix_texts(home)] if fix else []
+    directories = [find_series_directory(place, name) for name in names]
+    repaired = [repair for directory in directories for repair in fix_texts(directory)] if fix else []
     findings = lint_root(place, names)
     trials: list[Trial] = []
     notes: list[str] = []
     if not offline:
-        for home in homes:
-            upstream = _upstream(home, source, upstream_url, wheel)
-            found, unseen = lint_release(home, upstream, cache_path())
+        for directory in directories:
+            upstream = _upstream(directory, source, upstream_url, wheel)
+            found, unseen = lint_release(directory, upstream, cache_path())
             if fix and any(finding.by_export for finding in found):
-                exported = export_applied(apply_home(home, upstream))
-                home.write([(patch.name, patch.data) for patch in exported])
-                mended += [finding for finding in found if finding.by_export]
-                found, unseen = lint_release(home, upstream, cache_path())
+                exported = export_applied(apply_directory(directory, upstream))
+                directory.write([(patch.name, patch.data) for patch in exported])
+                repaired += [finding for finding in found if finding.by_export]
+                found, unseen = lint_release(directory, upstream, cache_path())
             findings += found
             notes += unseen
             if probes:
-                found, tried = lint_probes(home, upstream, cache_path())
+                found, tried = lint_probes(directory, upstream, cache_path())
                 findings += found
                 trials += tried
     judged = RULES.keys() - (RELEASE_RULES if offline else set()) - (set() if probes else PROBE_RULES)
     allowed: list[Finding] = []
-    for home in homes:
-        findings, excuses = excused(place, home.name, findings, judged)
+    for directory in directories:
+        findings, excuses = excused(place, directory.name, findings, judged)
         allowed += excuses
-    _say_findings(findings, allowed, mended, trials, notes, as_json)
+    _say_findings(findings, allowed, repaired, trials, notes, as_json)
     if findings:
         click.get_current_context().exit(1)
 
@@ -565,13 +588,13 @@ def lint(
 def _say_findings(
     findings: Sequence[Finding],
     allowed: Sequence[Finding],
-    mended: Sequence[Finding],
+    repaired: Sequence[Finding],
     trials: Sequence[Trial],
     notes: Sequence[str],
     as_json: bool,
 ) -> None:
     if as_json:
-        groups = {"findings": findings, "allowed": allowed, "mended": mended}
+        groups = {"findings": findings, "allowed": allowed, "mended": repaired}
         facts = {key: [finding.as_json() for finding in group] for key, group in groups.items()}
         tried = {"probes": [trial.as_json() for trial in trials]} if trials else {}
         print_json(facts | tried | {"notes": list(notes)})
@@ -583,12 +606,16 @@ def _say_findings(
         for outcome in trial.outcomes:
             if outcome.case.costs:
                 print_line(f"  apart ({outcome.case.costs}): {outcome.case.name}: {outcome.case.why}")
-    for finding in mended:
-        print_line(f"{paint('mended', 'green')} {finding}")
+    for finding in repaired:
+        print_line(f"{paint('repaired', 'green')} {finding}")
     for finding in findings:
         at = f"{finding.file}:{finding.line}" if finding.line else finding.file
         print_line(f"{paint(at, 'bold')}: {paint(finding.rule, 'red')}: {finding.what}")
-        for label, value in (("expected", finding.expected), ("found", finding.found), ("try", finding.mend)):
+        for label, value in (
+            ("expected", finding.expected),
+            ("found", finding.found),
+            ("try", finding.repair),
+        ):
             if value:
                 print_line(f"  {label + ':':<10}{value}")
     excuses = f", {len(allowed)} excused" if allowed else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.base.image import Facts
+from builder.base.image import BaseFiles
 from builder.build.pipeline import Shared, plan_overlay
 from builder.build.request import Request, Sources
 from builder.cli.options import lock_option, name_argument, root_option, source_options
@@ -61,12 +61,12 @@ def command(
     """Resolve a base's tag to the digests of its index and platforms, and write them to the lock."""
     from builder.oci.registry.client import Network
 
-    home = find_root(root)
-    spec = read_spec(home.spec_path(name))
-    locks = [lock_file] if lock_file else home.locks(name)
+    project = find_root(root)
+    spec = read_spec(project.spec_path(name))
+    locks = [lock_file] if lock_file else project.locks(name)
     lock = read_lock(locks)
     progress = Progress()
-    facts: dict[str, Facts] = {}
+    facts: dict[str, BaseFiles] = {}
     try:
         with Network(warn=warn) as network:
             if check:
@@ -75,7 +75,7 @@ def command(
             pin = _resolve(spec, base_text, network)
             if verify:
                 sources = Sources(source, upstream_url, wheel)
-                facts = _verified(home, spec, pin, sources, network, progress)
+                facts = _verified(project, spec, pin, sources, network, progress)
     finally:
         progress.close()
     bases = {digest: fact.as_json() for digest, fact in facts.items()}
@@ -96,8 +96,8 @@ def command(
 
 
 def _verified(
-    home: Root, spec: Spec, pin: Pin, sources: Sources, network: Network, progress: Progress
-) -> dict[str, Facts]:
+    project: Root, spec: Spec, pin: Pin, sources: Sources, network: Network, progress: Progress
+) -> dict[str, BaseFiles]:
     """What the layers of each platform's image say of the files to be patched, by the image's digest.
 
     Raises:
@@ -105,12 +105,12 @@ def _verified(
     """
     location = parse_location(pin.reference).with_digest(pin.digest)
     platforms = list(pin.images) if pin.is_index else []
-    request = Request(home, spec.name, str(location), platforms, sources, cache_path(), Lock())
+    request = Request(project, spec.name, str(location), platforms, sources, cache_path(), Lock())
     planned = plan_overlay(request, network, Shared(), say=progress, warn=warn, progress=progress.transfer)
     return {plan.base.manifest.digest: plan.facts for plan in planned.plans}
 
 
-def _print_facts(facts: Facts) -> None:
+def _print_facts(facts: BaseFiles) -> None:
     for root in facts.roots:
         installed = f" ({root.distribution} {root.version})" if root.distribution else ""
         print_line(f"{'':<14}{root.path} at /{root.image_path}{installed}")

@@ -83,7 +83,7 @@ def command(
 
     if as_json and markdown:
         raise UsageError("--json and --markdown exclude each other")
-    home = find_root(root)
+    project = find_root(root)
     if evidence:
         from builder.cli.evidence import show_evidence
 
@@ -91,16 +91,16 @@ def command(
             raise UsageError("evidence is taken from one tree at a time", found=" ".join(trees))
         progress = Progress()
         try:
-            tree = _tree(trees[0], home, progress)
+            tree = _tree(trees[0], project, progress)
         finally:
             progress.close()
-        show_evidence(evidence, tree, home, as_json=as_json)
+        show_evidence(evidence, tree, project, as_json=as_json)
         return
-    probes = find_probes(home.probes, only)
+    probes = find_probes(project.probes, only)
     kept = None if fresh else cache_path() / "probes"
     progress = Progress()
     try:
-        named = [_tree(name, home, progress) for name in dict.fromkeys(trees)]
+        named = [_tree(name, project, progress) for name in dict.fromkeys(trees)]
         progress(f"running {counted(len(probes), 'probe')} on {counted(len(named), 'tree')}")
         matrix = ask_all(probes, {tree.name: tree.tree for tree in named}, timeout=timeout, remembered=kept)
     finally:
@@ -113,12 +113,12 @@ def command(
         _print_text(matrix)
 
 
-def _tree(name: str, home: Root, progress: Progress) -> NamedTree:
+def _tree(name: str, project: Root, progress: Progress) -> NamedTree:
     from builder.probe.named_trees import NamedTree, find_tree, pristine_tree
     from builder.project.project import cache_path
 
     if not name.startswith(IMAGE_TREE):
-        return find_tree(name, home, cache_path(), progress)
+        return find_tree(name, project, cache_path(), progress)
     from builder.retire.image_tree import image_target
 
     target = image_target(name.removeprefix(IMAGE_TREE), cache_path(), progress.transfer, warn)

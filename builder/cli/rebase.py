@@ -87,9 +87,9 @@ def command(
 
     if sum((onto is not None, go_on, give_up)) != 1:
         raise UsageError("name one of --onto RELEASE, --continue and --abort")
-    home, cache = find_root(root), cache_path()
-    home.spec_path(name)
-    work = worktree or state_path() / "rebase" / f"{name}-{home.key}"
+    project, cache = find_root(root), cache_path()
+    project.spec_path(name)
+    work = worktree or state_path() / "rebase" / f"{name}-{project.key}"
     if give_up:
         abort(work)
         if not as_json:
@@ -99,9 +99,9 @@ def command(
     try:
         if onto is not None:
             settings = Settings(name, onto, new_name or name, series, upstream_url, source, accept_text)
-            done = start(settings, work, home, cache, say=progress)
+            done = start(settings, work, project, cache, say=progress)
         else:
-            done = resume(name, work, home, cache, accept_text=accept_text, say=progress)
+            done = resume(name, work, project, cache, accept_text=accept_text, say=progress)
     finally:
         progress.close()
     if as_json:

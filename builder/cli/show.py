@@ -27,9 +27,9 @@ from builder.project.spec import read_spec
 @json_option
 def command(name: str, patch: str | None, root: Path | None, as_json: bool) -> None:
     """Show a spec, its series, and where each patch stands upstream; with PATCH, that patch."""
-    home = find_root(root)
-    spec = read_spec(home.spec_path(name))
-    series = chosen_series(home.patches, spec.patches)
+    project = find_root(root)
+    spec = read_spec(project.spec_path(name))
+    series = chosen_series(project.patches, spec.patches)
     if patch is not None:
         _show_patch(series, patch, as_json)
         return

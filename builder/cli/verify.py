@@ -101,7 +101,7 @@ def command(
 
     if len(subjects) > 2:
         raise UsageError("verify takes one image or container, or two to compare", found=" ".join(subjects))
-    home = find_root(root)
+    project = find_root(root)
     progress = Progress()
     try:
         with Network(warn=warn) as network, ExitStack() as stack:
@@ -109,7 +109,7 @@ def command(
                 stack.enter_context(open_subject(text, platform, network, progress)) for text in subjects
             ]
             results = [
-                _verify(subject, _Question(home, base_text, against, key_file), network, progress)
+                _verify(subject, _Question(project, base_text, against, key_file), network, progress)
                 for subject in opened
             ]
     finally:
@@ -120,7 +120,7 @@ def command(
         _compare(results[0].having(repacked), results[1], (allow_over, allow_config), as_json)
         return
     (result,) = results
-    _report(result.having(allowed_in_vain(result.allowed, allow_over, allow_config)), home, as_json)
+    _report(result.having(allowed_in_vain(result.allowed, allow_over, allow_config)), project, as_json)
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ def _compare(
         print_fact("note", note)
 
 
-def _report(result: Verified, home: Root, as_json: bool) -> None:
-    behind = _behind(result.manifest, home)
+def _report(result: Verified, project: Root, as_json: bool) -> None:
+    behind = _behind(result.manifest, project)
     if result.deviations:
         raise deviation_error(result)
     if as_json:
@@ -257,9 +257,9 @@ def _report(result: Verified, home: Root, as_json: bool) -> None:
         print_fact("series", line)
 
 
-def _behind(manifest: Manifest, home: Root) -> list[str]:
+def _behind(manifest: Manifest, project: Root) -> list[str]:
     """How the image stands to today's series, where this checkout has its overlay."""
-    if manifest.overlay.name not in home.names():
+    if manifest.overlay.name not in project.names():
         return []
-    spec = read_spec(home.spec_path(manifest.overlay.name))
-    return against_series(manifest, series_of(home, spec))
+    spec = read_spec(project.spec_path(manifest.overlay.name))
+    return against_series(manifest, series_of(project, spec))

@@ -55,7 +55,7 @@ class Layout:
         path: the directory; written to for the first time, it is made.
     """
 
-    lanes = 1  # a disk writes one thing after the other
+    workers = 1  # a disk writes one thing after the other
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -174,7 +174,12 @@ class Layout:
     # --- writing ------------------------------------------------------------------------------------------
 
     def put_blob(
-        self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
+        self,
+        descriptor: Descriptor,
+        data: bytes,
+        *,
+        is_new: bool = False,
+        mount_from: ImageSource | None = None,
     ) -> None:
         """Store a blob held in memory, unless it is there already, whole.
 

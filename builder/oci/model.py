@@ -250,7 +250,7 @@ class ImageSink(Protocol):
     def name(self) -> str: ...
 
     @property
-    def lanes(self) -> int:
+    def workers(self) -> int:
         """How many blobs may be brought at the same time."""
         ...
 
@@ -259,14 +259,19 @@ class ImageSink(Protocol):
         ...
 
     def put_blob(
-        self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
+        self,
+        descriptor: Descriptor,
+        data: bytes,
+        *,
+        is_new: bool = False,
+        mount_from: ImageSource | None = None,
     ) -> None:
         """Store a blob held in memory, unless it is there already.
 
         Args:
             descriptor, data: the blob.
             is_new: it is hardly there, and need not be asked for.
-            near: where it may be already.
+            mount_from: where it may be already.
         """
         ...
 

@@ -151,7 +151,7 @@ def conflict_error(
 
     Args:
         tried: what was tried.
-        hint: what to do, where that is not to mend the series or to ask whether upstream has the fix.
+        hint: what to do, where that is not to repair the series or to ask whether upstream has the fix.
         overlay: whose series it is, for hints; None where it may be that of several.
     """
     first = tried.failed[0]

@@ -70,7 +70,7 @@ class Problem:
         expected, found: what should have been there and what was.
         places: line numbers that matter (where the hunk fits, or where the change already is).
         details: a diff of the expected lines against the nearest ones there are.
-        hint: what to do, where that is not to mend the patch or to ask whether upstream has the fix.
+        hint: what to do, where that is not to repair the patch or to ask whether upstream has the fix.
     """
 
     kind: ProblemKind

@@ -119,11 +119,11 @@ class Patch:
 
     @property
     def allows(self) -> frozenset[tuple[str, str]]:
-        """What it may break, and says why: kind and name of each (see :func:`read_allowances`)."""
-        return read_allowances(self.values("Overlay-Allow"))
+        """What it may break, and says why: kind and name of each (see :func:`read_suppressions`)."""
+        return read_suppressions(self.values("Overlay-Allow"))
 
 
-def read_allowances(values: Iterable[str]) -> frozenset[tuple[str, str]]:
+def read_suppressions(values: Iterable[str]) -> frozenset[tuple[str, str]]:
     """The pairs of kind and name of ``Overlay-Allow: KIND NAME [reason]``; without a reason there is none."""
     found = (_ALLOWED.match(value) for value in values)
     return frozenset((match["kind"], match["name"]) for match in found if match)

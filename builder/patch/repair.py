@@ -20,7 +20,7 @@ _BOUNDARY = (b"@@ -", b"diff --git ", b"From ", b"Index: ", b"--- ")
 
 
 @dataclass(frozen=True)
-class Mend:
+class Repair:
     """One thing that was not as it should be.
 
     Args:
@@ -75,30 +75,30 @@ def hunk_spans(lines: Sequence[bytes]) -> list[HunkSpan]:
     return spans
 
 
-def mend_text(data: bytes) -> tuple[bytes, list[Mend]]:
+def repair_text(data: bytes) -> tuple[bytes, list[Repair]]:
     """Undo what can be undone without knowing more: line endings, blank lines, the last newline.
 
     Returns:
-        The mended bytes and what was mended, by line.
+        The repaired bytes and what was repaired, by line.
     """
-    mends: list[Mend] = []
+    repairs: list[Repair] = []
     if data and not data.endswith(b"\n"):
-        mends.append(Mend("last-newline", data.count(b"\n") + 1, "file does not end with a newline"))
+        repairs.append(Repair("last-newline", data.count(b"\n") + 1, "file does not end with a newline"))
         data += b"\n"
     lines = split(data)
     start = diff_start(lines)
     if start < len(lines) and lines[start].endswith(b"\r\n"):
-        mends.append(Mend("line-endings", 1, "patch has CRLF line endings", "LF", "CRLF"))
+        repairs.append(Repair("line-endings", 1, "patch has CRLF line endings", "LF", "CRLF"))
         lines = [line[:-2] + b"\n" if line.endswith(b"\r\n") else line for line in lines]
     for span in hunk_spans(lines):
         for number in range(span.header + 1, span.end):
             if lines[number] in (b"\n", b"\r\n"):
-                mends.append(Mend("blank-context", number + 1, "blank context line lost its space"))
+                repairs.append(Repair("blank-context", number + 1, "blank context line lost its space"))
                 lines[number] = b" " + lines[number]
-    return b"".join(_without_blanks(lines, start, mends)), mends
+    return b"".join(_without_blanks(lines, start, repairs)), repairs
 
 
-def put_back_blanks(data: bytes) -> tuple[bytes, list[Mend]]:
+def put_back_blanks(data: bytes) -> tuple[bytes, list[Repair]]:
     """Put back blank context lines that were cut off a file's last hunk.
 
     Only for those who then see whether they fit: another line may have been cut off.
@@ -107,19 +107,19 @@ def put_back_blanks(data: bytes) -> tuple[bytes, list[Mend]]:
         The bytes with the lines, and what was put back.
     """
     lines = split(data)
-    mends: list[Mend] = []
+    repairs: list[Repair] = []
     for span in reversed(hunk_spans(lines)):
         match = HUNK_HEADER.match(lines[span.header])
         lost = lost_blanks(lines, span.header, match) if match else 0
         if lost:
             were = "s were" if lost > 1 else " was"
             what = f"{lost} blank context line{were} cut off the end of the hunk"
-            mends.append(Mend("blank-context", span.end + 1, what))
+            repairs.append(Repair("blank-context", span.end + 1, what))
             lines[span.end : span.end] = [b" \n"] * lost
-    return b"".join(lines), mends
+    return b"".join(lines), repairs
 
 
-def _without_blanks(lines: list[bytes], start: int, mends: list[Mend]) -> list[bytes]:
+def _without_blanks(lines: list[bytes], start: int, repairs: list[Repair]) -> list[bytes]:
     """The lines without blank ones right behind hunks; those of a mail's signature are its own."""
     inside = {number for span in hunk_spans(lines) for number in range(span.header, span.end)}
     kept: list[bytes] = []
@@ -129,13 +129,13 @@ def _without_blanks(lines: list[bytes], start: int, mends: list[Mend]) -> list[b
             return kept + lines[number:]
         behind_hunk = number in inside or (behind_hunk and not line.strip())
         if behind_hunk and number > start and number not in inside:
-            mends.append(Mend("blank-line", number + 1, "blank line belongs to no hunk"))
+            repairs.append(Repair("blank-line", number + 1, "blank line belongs to no hunk"))
         else:
             kept.append(line)
     return kept
 
 
-def recount(data: bytes) -> tuple[bytes, list[Mend]]:
+def recount(data: bytes) -> tuple[bytes, list[Repair]]:
     """Write the counts of every hunk anew that has more lines than it counts (A1).
 
     A hunk with fewer lines is left as it is: the patch may have been cut off, and reading it says so.
@@ -144,7 +144,7 @@ def recount(data: bytes) -> tuple[bytes, list[Mend]]:
         The bytes with right counts, and what was wrong, with both counts.
     """
     lines = split(data)
-    mends: list[Mend] = []
+    repairs: list[Repair] = []
     shift: dict[bytes, int] = {}
     for span in hunk_spans(lines):
         match = HUNK_HEADER.match(lines[span.header])
@@ -153,8 +153,8 @@ def recount(data: bytes) -> tuple[bytes, list[Mend]]:
         old_start, old, new_start, new = hunk_counts(match)
         has_old, has_new = count_lines(lines[span.header + 1 : span.end])
         if (old, new) != (has_old, has_new) and has_old >= old and has_new >= new:
-            mends.append(
-                Mend(
+            repairs.append(
+                Repair(
                     "hunk-counts",
                     span.header + 1,
                     f"hunk {span.number} counts other lines than it has",
@@ -166,7 +166,7 @@ def recount(data: bytes) -> tuple[bytes, list[Mend]]:
             rest = lines[span.header][match.end() :]
             lines[span.header] = b"@@ -%d,%d +%d,%d @@%s" % (old_start, has_old, new_start, has_new, rest)
         shift[span.path] = shift.get(span.path, 0) + has_new - has_old
-    return b"".join(lines), mends
+    return b"".join(lines), repairs
 
 
 def added_lines(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes, bytes]]:

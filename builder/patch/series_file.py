@@ -15,7 +15,7 @@ _ALLOWED = re.compile(
 
 
 @dataclass(frozen=True)
-class Allowance:
+class Suppression:
     """A lint rule that a series is excused from, and why: ``# lint: allow RULE [in PATCH]: reason``."""
 
     rule: str
@@ -57,10 +57,10 @@ class SeriesFile:
         body = [line for name in names for line in blocks.get(name, [f"{name}.patch"])]
         return SeriesFile((*(top or []), *body, *held), tuple(names))
 
-    def allowances(self) -> list[Allowance]:
+    def suppressions(self) -> list[Suppression]:
         """What the series is excused from."""
         found = ((number, _ALLOWED.match(line.strip())) for number, line in enumerate(self.lines, 1))
-        return [Allowance(m["rule"], m["patch"], m["why"], number) for number, m in found if m]
+        return [Suppression(m["rule"], m["patch"], m["why"], number) for number, m in found if m]
 
 
 def read_series_lines(directory: Path) -> SeriesFile:

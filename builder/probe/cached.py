@@ -30,7 +30,7 @@ Question = tuple[str, ...]
 """What a probe asks a tree: the method's name and its arguments."""
 
 
-class Heard:
+class RecordedReads:
     """A tree that notes what it was asked, and the hash of what it said.
 
     Args:
@@ -67,23 +67,23 @@ class Heard:
 
 
 def _says(tree: Tree, question: Question) -> str:
-    """What a tree says to a question, as :class:`Heard` notes it."""
-    heard = Heard(tree)
+    """What a tree says to a question, as :class:`RecordedReads` notes it."""
+    reads = RecordedReads(tree)
     match question:
         case ("read", path):
             try:
-                heard.read(path)
+                reads.read(path)
             except KeyError:
                 return _NOTHING
         case ("contains", path):
-            return str(path in heard)
+            return str(path in reads)
         case ("paths", prefix):
-            heard.paths(prefix)
+            reads.paths(prefix)
         case ("grep", text, prefix):
-            heard.grep(text.encode("latin-1"), prefix)
+            reads.grep(text.encode("latin-1"), prefix)
         case _:
             raise ValueError(f"no question: {question}")
-    return heard.trace[question]
+    return reads.trace[question]
 
 
 _NOTHING = "no such file"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import InvalidInput, ProbeFailed
-from builder.probe.cached import Heard, Memory
+from builder.probe.cached import Memory, RecordedReads
 from builder.probe.harness import Answer, Tree
 from builder.probe.run import MEMORY, TIMEOUT, Prober, read_probe
 
@@ -164,9 +164,9 @@ def _ask(prober: Prober, inquiry: Inquiry, known: Memory | None) -> Answer:
     if answer := known.recognize(source, tree):
         known.put(source, fingerprint, answer)
         return answer
-    heard = Heard(tree)
-    answer = prober.ask(probe, heard)
-    known.put(source, fingerprint, answer, heard.trace)
+    reads = RecordedReads(tree)
+    answer = prober.ask(probe, reads)
+    known.put(source, fingerprint, answer, reads.trace)
     return answer
 
 
@@ -179,7 +179,7 @@ def probe_series(
     remembered: Path | None = None,
     see: str,
 ) -> dict[str, str]:
-    """Judge the patches of a series: each must find its defect in ``before`` and have mended it in ``after``.
+    """Judge the patches of a series: each finds its defect in ``before``, and it is gone in ``after``.
 
     Args:
         names: the patches.

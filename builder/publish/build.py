@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.build.request import Request, Sources
-from builder.build.result import Finished, Report, locked, pushed_before
-from builder.build.reuse import Asked, keep, recall, watch
+from builder.build.result import BuildResult, Report, locked, pushed_before
+from builder.build.reuse import BuildKey, look_up_build, store_build, take_snapshot
 from builder.errors import UsageError
 from builder.oci.model import ByteProgress
 from builder.project.lock import Lock, update_lock
@@ -48,14 +48,14 @@ class Job:
     run_network: str = "default"
 
     @property
-    def asked(self) -> Asked | None:
-        """What it is kept under; None where more is asked for than the image of these inputs."""
+    def key(self) -> BuildKey | None:
+        """What it is kept under; None where more is key for than the image of these inputs."""
         request = self.request
         is_plain = request.sources == Sources() and self.delivery.key is None
         if not (is_plain and self.writes and self.engine == "oci") or request.is_locked or self.check:
             return None
         platforms = tuple(map(str, request.platforms))
-        return Asked(request.root, request.name, request.base, platforms, request.format)
+        return BuildKey(request.root, request.name, request.base, platforms, request.format)
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class Outcome:
         finished: what the embedded engine baked.
         delivered: where it went.
         plans: what it was planned by; none where it was built before.
-        is_recalled: whether it was built before.
+        is_cached: whether it was built before.
         before: the digests of what the lock recorded as built last, by platform; where they were others.
     """
 
     report: Report
-    finished: Finished | None
+    finished: BuildResult | None
     delivered: Delivered | None
     plans: Sequence[Plan] = ()
-    is_recalled: bool = False
+    is_cached: bool = False
     before: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -110,7 +110,7 @@ def build(job: Job, network: Network, hearers: Hearers, shared: Shared | None = 
     """Build and deliver, and write the lock: what was built of the same inputs before, or every step anew.
 
     Args:
-        job: what is asked for.
+        job: what is key for.
         network: the registries.
         hearers: who hears of it.
         shared: what several builds of one run make once.
@@ -127,13 +127,13 @@ def build(job: Job, network: Network, hearers: Hearers, shared: Shared | None = 
 
 def _recalled(job: Job, network: Network, hearers: Hearers) -> Outcome | None:
     """Deliver what was built of the same inputs before."""
-    if job.asked is None:
+    if job.key is None:
         return None
     request = job.request
-    finished = recall(job.asked, request.cache, request.lock, documents=job.delivery.needs_documents)
+    finished = look_up_build(job.key, request.cache, request.lock, documents=job.delivery.needs_documents)
     if finished is None:
         return None
-    return replace(_delivered(finished, job, network, hearers), is_recalled=True)
+    return replace(_delivered(finished, job, network, hearers), is_cached=True)
 
 
 def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) -> Outcome:
@@ -152,7 +152,7 @@ def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) 
         again = replace(request, lock=Lock(pins=request.lock.pins), is_locked=False, anew=True)
         return bake_images(plan(again, Shared()).plans)
 
-    watched = watch(job.asked) if job.asked else None
+    snapshot = take_snapshot(job.key) if job.key else None
     planned = plan(request, shared or Shared())
     if job.engine == "docker":
         delivered = _build_in_engine(planned, job, network, hearers.say) if job.writes else None
@@ -164,15 +164,15 @@ def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) 
     if not job.writes:
         return Outcome(finished.report, finished, None, planned.plans)
     outcome = _delivered(finished, job, network, hearers)
-    if watched:
+    if snapshot:
         try:
-            keep(watched, request.cache, request.lock, finished)
+            store_build(snapshot, request.cache, request.lock, finished)
         except OSError as error:
             hearers.warn(f"the build is not kept for the next time: {error}")
     return outcome
 
 
-def _delivered(finished: Finished, job: Job, network: Network, hearers: Hearers) -> Outcome:
+def _delivered(finished: BuildResult, job: Job, network: Network, hearers: Hearers) -> Outcome:
     recorded = job.request.lock
     before = pushed_before(recorded, finished)
 
@@ -199,7 +199,7 @@ def _delivered(finished: Finished, job: Job, network: Network, hearers: Hearers)
 
 
 def _check_same(built: Built, lock: Lock, again: Callable[[], Built] | None) -> None:
-    """Compare with a second build, where one is asked for, and with what the lock records."""
+    """Compare with a second build, where one is key for, and with what the lock records."""
     from builder.build.check import compare_builds, compare_with_lock, reproduction_error
 
     if again is not None and (differences := compare_builds(built, again())):

@@ -75,7 +75,7 @@ class Result:
         digest: of its image or index.
         images: the digest of each platform's image.
         delivered: where it went.
-        is_recalled: whether it was built before.
+        is_cached: whether it was built before.
         reason: why it was skipped.
         error: why it failed.
         warnings: what a person should know of it.
@@ -87,7 +87,7 @@ class Result:
     digest: str | None = None
     images: Mapping[str, str] = field(default_factory=dict)
     delivered: Delivered | None = None
-    is_recalled: bool = False
+    is_cached: bool = False
     reason: str = ""
     error: OverlayError | None = None
     warnings: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def _build(name: str, fleet: Fleet, shared: Shared) -> Result:
         outcome.digest,
         {image["platform"]: image["digest"] for image in report.images},
         delivered,
-        outcome.is_recalled,
+        outcome.is_cached,
         warnings=tuple(warnings),
     )
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.build.result import Finished
+from builder.build.result import BuildResult
 from builder.errors import InvalidInput, Unavailable, UsageError
-from builder.oci.lanes import Check, Task, side_by_side
 from builder.oci.model import DOCKER_MANIFEST, ByteProgress, Descriptor, ImageSink, ImageSource
+from builder.oci.parallel import Check, Task, run_parallel
 from builder.oci.reference import LayoutReference, Reference, is_tag, parse_reference
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def check_engine_delivery(delivery: Delivery) -> list[Reference]:
 
 
 def deliver(
-    finished: Finished,
+    finished: BuildResult,
     delivery: Delivery,
     network: Network,
     *,
@@ -140,16 +140,18 @@ def deliver(
     for target in delivery.targets:
         sink = open_sink(target, network, complete=delivery.complete)
         say(f"writing to {sink.name}")
-        near = _neighbour(target, before, network)
+        mount_from = _mount_source(target, before, network)
         name = f"{target.name}:{target.tag or tag}"
-        old = bring_blobs(finished, sink, network, near=near, tag=target.tag or tag, progress=progress)
+        old = bring_blobs(
+            finished, sink, network, mount_from=mount_from, tag=target.tag or tag, progress=progress
+        )
         attachable = isinstance(target, Reference) and delivery.attach
         for image in finished.images if finished.index or attachable else ():
             sink.put_manifest(image.image.manifest)
         if isinstance(target, Reference) and delivery.attach:
             say(f"attaching attestations to {sink.name}")
             for image in finished.images:
-                _attach(network.repository(target), image.image.descriptor, image.documents, near)
+                _attach(network.repository(target), image.image.descriptor, image.documents, mount_from)
         # A registry's tag that is right already is let be: where tags are immutable, it could not be written.
         if old != finished.digest or isinstance(target, LayoutReference):
             _put_tag(finished, sink, target.tag or tag, old)
@@ -166,7 +168,7 @@ def deliver(
     )
 
 
-def _notes(finished: Finished, delivery: Delivery) -> tuple[str, ...]:
+def _notes(finished: BuildResult, delivery: Delivery) -> tuple[str, ...]:
     """A layout with an image in Docker's media types: the OCI's specification of layouts knows none."""
     is_docker = any(image.image.manifest.media_type == DOCKER_MANIFEST for image in finished.images)
     return tuple(
@@ -178,11 +180,11 @@ def _notes(finished: Finished, delivery: Delivery) -> tuple[str, ...]:
 
 
 def bring_blobs(
-    finished: Finished,
+    finished: BuildResult,
     sink: ImageSink,
     network: Network,
     *,
-    near: Repository | None = None,
+    mount_from: Repository | None = None,
     tag: str,
     progress: ByteProgress,
 ) -> str | None:
@@ -192,7 +194,7 @@ def bring_blobs(
         finished: the build.
         sink: where to; the bases' layers are mounted, streamed or left out, as the sink has it.
         network: where the bases' layers are.
-        near: where the new blobs may be already.
+        mount_from: where the new blobs may be already.
         tag: the name for the whole.
         progress: makes a byte counter for a layer that is streamed.
 
@@ -207,15 +209,17 @@ def bring_blobs(
     before: list[str | None] = []
     tasks: list[Task] = [lambda check: before.append(sink.find_tag(tag))]
     for image in finished.images:
-        tasks.append(_putting(sink, image.layer_descriptor, image.layer, near))
-        tasks.append(_putting(sink, image.image.config_descriptor, image.image.config, near, is_new=True))
+        tasks.append(_putting(sink, image.layer_descriptor, image.layer, mount_from))
+        tasks.append(
+            _putting(sink, image.image.config_descriptor, image.image.config, mount_from, is_new=True)
+        )
         source = open_source(image.base, network)
         tasks += [_copying(sink, source, layer, progress) for layer in image.image.layers[:-1]]
-    side_by_side(tasks, sink.lanes)
+    run_parallel(tasks, sink.workers)
     return before[0]
 
 
-def _put_tag(finished: Finished, sink: ImageSink, tag: str, old: str | None) -> None:
+def _put_tag(finished: BuildResult, sink: ImageSink, tag: str, old: str | None) -> None:
     """The last request: only now can the image be pulled by name.
 
     Raises:
@@ -240,7 +244,7 @@ def _put_tag(finished: Finished, sink: ImageSink, tag: str, old: str | None) -> 
         ) from None
 
 
-def _neighbour(
+def _mount_source(
     target: Reference | LayoutReference, before: Sequence[str], network: Network
 ) -> Repository | None:
     """Another repository of the target's registry among these references, which may say anything."""
@@ -255,9 +259,14 @@ def _neighbour(
 
 
 def _putting(
-    sink: ImageSink, descriptor: Descriptor, data: bytes, near: Repository | None, *, is_new: bool = False
+    sink: ImageSink,
+    descriptor: Descriptor,
+    data: bytes,
+    mount_from: Repository | None,
+    *,
+    is_new: bool = False,
 ) -> Task:
-    return lambda check: sink.put_blob(descriptor, data, is_new=is_new, near=near)
+    return lambda check: sink.put_blob(descriptor, data, is_new=is_new, mount_from=mount_from)
 
 
 def _copying(sink: ImageSink, source: ImageSource, layer: Descriptor, progress: ByteProgress) -> Task:
@@ -336,14 +345,14 @@ def deliver_from_engine(
 
 
 def _attach(
-    place: Place, image: Descriptor, documents: tuple[Document, ...], near: Place | None = None
+    place: Place, image: Descriptor, documents: tuple[Document, ...], mount_from: Place | None = None
 ) -> None:
     from builder.oci.registry.artifact import attach_artifacts
 
-    attach_artifacts(place, image, [document.artifact for document in documents], near=near)
+    attach_artifacts(place, image, [document.artifact for document in documents], mount_from=mount_from)
 
 
-def _load(finished: Finished, tag: str, network: Network, progress: ByteProgress) -> tuple[str, str]:
+def _load(finished: BuildResult, tag: str, network: Network, progress: ByteProgress) -> tuple[str, str]:
     """The image's name in the Docker Engine, and the engine's id of it."""
     from builder.oci.registry.location import open_source
     from builder.publish.docker_engine.connection import connect

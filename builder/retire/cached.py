@@ -32,7 +32,7 @@ _ROOMS = ("retire", "soundness", "probe", "patch", "source", "project", ".")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProbeAnswer:
     """What a patch's probe says, and the dependencies that its answer hangs on (see :func:`decide`)."""
 
     behaviour: Behaviour | None = None
@@ -57,7 +57,7 @@ class Found:
     text: TextEvidence
     flaws: tuple[Flaw, ...]
     notes: tuple[str, ...]
-    asked: Asked | None
+    asked: ProbeAnswer | None
 
     @property
     def is_certain(self) -> bool:

@@ -66,7 +66,7 @@ class Difference:
 
 def read_side(
     name: str,
-    home: Root,
+    project: Root,
     cache: Path,
     progress: Progress,
     *,
@@ -77,7 +77,7 @@ def read_side(
 
     Args:
         name: the overlay's name, a reference or ``oci:DIR``, or a path that ends in ``.json``.
-        home: where overlays are.
+        project: where overlays are.
         cache: where sources are kept.
         progress: told what takes time.
         transfer: makes a byte counter for a layer that is read.
@@ -90,9 +90,9 @@ def read_side(
     """
     if name.endswith(".json") and Path(name).is_file():
         return manifest_side(name, read_manifest(Path(name).read_bytes(), where=name))
-    if name not in home.names() and any(mark in name for mark in "/:@"):
+    if name not in project.names() and any(mark in name for mark in "/:@"):
         return _image_side(name, transfer, warn)
-    subject, spec = read_subject(name, home, cache, progress=progress)
+    subject, spec = read_subject(name, project, cache, progress=progress)
     series = subject.series
     applied = apply_series(series, subject.pin.files(series.paths), subject.pin.main.store, drop=subject.drop)
     wheel = spec.upstream.wheel

@@ -21,13 +21,13 @@ from builder.probe.harness import Answer, Tree
 from builder.probe.named_trees import pristine_tree
 from builder.probe.trees import GitTree, MappingTree
 from builder.project.releases import release_order
-from builder.retire.cached import Asked, Found, KeptEvidence
+from builder.retire.cached import Found, KeptEvidence, ProbeAnswer
 from builder.retire.dependency import Pin, clashes, compare_pins, read_pins, with_pins
 from builder.retire.dependents import hanging_on
 from builder.retire.earlier import with_earlier
 from builder.retire.evidence import Behaviour, Dependency, Evidence, History, Landed, TextEvidence
 from builder.retire.history import Range, bisect, by_releases, commits_between, pickaxe
-from builder.retire.probed import Witness
+from builder.retire.probed import CachedProber
 from builder.retire.pull_requests import Log, landed, requests_of
 from builder.retire.text import MergedSeries, merge_series
 from builder.retire.verdict import Verdict, decide, with_clashes, with_flaws, with_landed
@@ -65,7 +65,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """One patch on one target."""
 
     patch: str
@@ -92,15 +92,15 @@ class Report:
 
     subject: Subject
     targets: tuple[Target, ...]
-    judgements: tuple[Judgement, ...]
+    evaluations: tuple[Evaluation, ...]
 
-    def of(self, patch: str, target: str) -> Judgement:
-        """The judgement of one patch on one target."""
-        return next(j for j in self.judgements if (j.patch, j.target) == (patch, target))
+    def of(self, patch: str, target: str) -> Evaluation:
+        """The evaluation of one patch on one target."""
+        return next(j for j in self.evaluations if (j.patch, j.target) == (patch, target))
 
-    def on(self, target: str) -> list[Judgement]:
-        """The judgements on one target, in the series' order."""
-        return [judgement for judgement in self.judgements if judgement.target == target]
+    def on(self, target: str) -> list[Evaluation]:
+        """The evaluations on one target, in the series' order."""
+        return [evaluation for evaluation in self.evaluations if evaluation.target == target]
 
     def merge(self, target: str) -> MergedSeries:
         """The series merged into a target, for who carries it there."""
@@ -120,7 +120,7 @@ class Report:
                 {"name": target.name, "source": target.upstream.kind, "commit": target.upstream.main.commit}
                 for target in self.targets
             ],
-            "judgements": [judgement.as_json() for judgement in self.judgements],
+            "judgements": [evaluation.as_json() for evaluation in self.evaluations],
         }
 
 
@@ -162,8 +162,8 @@ def judge(
     with ThreadPoolExecutor(max(1, min(len(targets), os.cpu_count() or 1))) as pool:
         columns = list(pool.map(bench.judge, targets))
     checker.save()
-    judgements = bench.read_together([judgement for column in columns for judgement in column])
-    return Report(subject, tuple(targets), _with_releases(judgements, subject, known))
+    evaluations = bench.read_together([evaluation for column in columns for evaluation in column])
+    return Report(subject, tuple(targets), _with_releases(evaluations, subject, known))
 
 
 def _merged(subject: Subject, target: Target, scratch: Scratch) -> MergedSeries:
@@ -175,7 +175,7 @@ class _Pin:
 
     def __init__(self, subject: Subject, probes: Path, cache: Path, timeout: float | None) -> None:
         self._subject = subject
-        self._witness = partial(Witness, probes, cache, timeout=timeout)
+        self._witness = partial(CachedProber, probes, cache, timeout=timeout)
         self._lock = Lock()
 
     def answer(self, name: str) -> Answer:
@@ -191,8 +191,8 @@ class _Pin:
     @cached_property
     def _answers(self) -> dict[str, Answer]:
         names = [patch.name for patch in self._subject.series.patches]
-        with self._witness() as witness:
-            return {name: witness.ask(name, self._tree) for name in names if witness.has_probe(name)}
+        with self._witness() as prober:
+            return {name: prober.ask(name, self._tree) for name in names if prober.has_probe(name)}
 
     @cached_property
     def _versions(self) -> dict[str, Pin]:
@@ -243,42 +243,45 @@ class _Bench:
         try:
             for target in targets:
                 with ExitStack() as stack:
-                    witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
-                    _Case(self, target, witness, stack).find()
+                    prober = stack.enter_context(CachedProber(self.probes, self.cache, timeout=self.timeout))
+                    _Case(self, target, prober, stack).find()
             self.checker.save()
         except BaseException:
             os._exit(1)
         os._exit(0)
 
-    def judge(self, target: Target) -> list[Judgement]:
+    def judge(self, target: Target) -> list[Evaluation]:
         """Every patch on one target."""
         with ExitStack() as stack:
-            witness = stack.enter_context(Witness(self.probes, self.cache, timeout=self.timeout))
-            case = _Case(self, target, witness, stack)
+            prober = stack.enter_context(CachedProber(self.probes, self.cache, timeout=self.timeout))
+            case = _Case(self, target, prober, stack)
             found = case.find()
             return [case.judge(patch, found[patch.name]) for patch in self.subject.series.patches]
 
-    def read_together(self, judgements: Sequence[Judgement]) -> list[Judgement]:
-        """The judgements, where there is no probe with what earlier releases say of later ones."""
+    def read_together(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+        """The evaluations, where there is no probe with what earlier releases say of later ones."""
         texts: dict[str, dict[str, TextEvidence]] = {}
-        for judgement in judgements:
-            texts.setdefault(judgement.target, {})[judgement.patch] = judgement.evidence.text
+        for evaluation in evaluations:
+            texts.setdefault(evaluation.target, {})[evaluation.patch] = evaluation.evidence.text
         texts = with_earlier(texts)
         return with_hangs(
-            [self._again(judgement, texts[judgement.target][judgement.patch]) for judgement in judgements]
+            [
+                self._again(evaluation, texts[evaluation.target][evaluation.patch])
+                for evaluation in evaluations
+            ]
         )
 
-    def _again(self, judgement: Judgement, text: TextEvidence) -> Judgement:
-        if text == judgement.evidence.text or judgement.evidence.behaviour is not None:
-            return judgement
-        patch = next(patch for patch in self.subject.series.patches if patch.name == judgement.patch)
+    def _again(self, evaluation: Evaluation, text: TextEvidence) -> Evaluation:
+        if text == evaluation.evidence.text or evaluation.evidence.behaviour is not None:
+            return evaluation
+        patch = next(patch for patch in self.subject.series.patches if patch.name == evaluation.patch)
         accepted = patch.name in self.accept_text
         verdict = decide(text, None, without_probe=says_no_probe(patch), accepted=accepted)
-        verdict = with_flaws(verdict, text, judgement.evidence.flaws)
-        verdict = with_clashes(verdict, judgement.evidence.clashes)
-        verdict = _with_deadline(verdict, patch, judgement.target)
-        evidence = replace(judgement.evidence, text=text)
-        return replace(judgement, verdict=with_landed(verdict, evidence), evidence=evidence)
+        verdict = with_flaws(verdict, text, evaluation.evidence.flaws)
+        verdict = with_clashes(verdict, evaluation.evidence.clashes)
+        verdict = _with_deadline(verdict, patch, evaluation.target)
+        evidence = replace(evaluation.evidence, text=text)
+        return replace(evaluation, verdict=with_landed(verdict, evidence), evidence=evidence)
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,7 @@ class _Case:
 
     bench: _Bench
     target: Target
-    witness: Witness
+    prober: CachedProber
     stack: ExitStack
 
     def find(self) -> dict[str, Found]:
@@ -310,9 +313,9 @@ class _Case:
         sound = self._soundness(patch) if text.carried and not needless else Soundness()
         return Found(text, without(sound.flaws, patch.allows), sound.notes, asked)
 
-    def judge(self, patch: Patch, found: Found) -> Judgement:
+    def judge(self, patch: Patch, found: Found) -> Evaluation:
         """The verdict on one patch."""
-        text, asked = found.text, found.asked or Asked()
+        text, asked = found.text, found.asked or ProbeAnswer()
         verdict = decide(
             text,
             asked.behaviour,
@@ -337,7 +340,7 @@ class _Case:
             found.notes,
         )
         verdict = with_landed(with_clashes(verdict, excluded), evidence)
-        return Judgement(patch.name, self.target.name, verdict, evidence)
+        return Evaluation(patch.name, self.target.name, verdict, evidence)
 
     @cached_property
     def _tree(self) -> GitTree:
@@ -362,19 +365,19 @@ class _Case:
             state |= step.after
         return Soundness()
 
-    def _ask(self, name: str, text: TextEvidence) -> Asked:
+    def _ask(self, name: str, text: TextEvidence) -> ProbeAnswer:
         """What the patch's probe says of the pin, the target, and the target with the patch."""
-        if not self.witness.has_probe(name):
-            return Asked()
-        pristine = self.witness.ask(name, self._tree)
+        if not self.prober.has_probe(name):
+            return ProbeAnswer()
+        pristine = self.prober.ask(name, self._tree)
         carried = None
         if text.carried and pristine.state not in ("fixed", "absent"):
-            carried = self.witness.ask(name, self._carried)
+            carried = self.prober.ask(name, self._carried)
         behaviour = Behaviour(self.bench.pin.answer(name), pristine, carried)
         if not pristine.pins:
-            return Asked(behaviour)
+            return ProbeAnswer(behaviour)
         dependencies = compare_pins(pristine.pins, self.bench.pin.versions(), read_pins(self._tree))
-        return Asked(behaviour, dependencies, self._rolled_back(name, behaviour, dependencies))
+        return ProbeAnswer(behaviour, dependencies, self._rolled_back(name, behaviour, dependencies))
 
     @cached_property
     def _carried(self) -> Tree:
@@ -388,7 +391,7 @@ class _Case:
         changed = [d for d in dependencies if d.changed and d.pinned is not None and d.target is not None]
         if behaviour.pristine.state != "fixed" or not changed:
             return None
-        return self.witness.ask(name, with_pins(self._tree, changed))
+        return self.prober.ask(name, with_pins(self._tree, changed))
 
     def _history(self, patch: Patch, behaviour: Behaviour | None) -> History | None:
         span = self._span
@@ -431,32 +434,32 @@ class _Case:
     def _has_changed(self, name: str, span: Range, commit: str) -> bool | None:
         fetch = self.target.fetch
         tree = pristine_tree(fetch(commit)) if fetch else GitTree(span.repository.path, commit)
-        state = self.witness.ask(name, tree).state
+        state = self.prober.ask(name, tree).state
         return None if state == "unknown" else state != "defect"
 
 
-def with_hangs(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """The judgements, where a patch uses what only another adds that is not there: that one needs a person.
+def with_hangs(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """The evaluations, where a patch uses what only another adds that is not there: that one needs a person.
 
     Args:
-        judgements: target after target, each in the series' order.
+        evaluations: target after target, each in the series' order.
     """
     out: dict[tuple[str, str], str] = {}
     found = []
-    for judgement in judgements:
-        here = {patch: why for (target, patch), why in out.items() if target == judgement.target}
-        text, verdict = judgement.evidence.text, judgement.verdict
-        is_carried = verdict.word in ("carry", "partial") or bool(judgement.evidence.flaws)
+    for evaluation in evaluations:
+        here = {patch: why for (target, patch), why in out.items() if target == evaluation.target}
+        text, verdict = evaluation.evidence.text, evaluation.verdict
+        is_carried = verdict.word in ("carry", "partial") or bool(evaluation.evidence.flaws)
         hangs = hanging_on(text.uses, here) if is_carried else ()
         if hangs:
             said = [f"{other} ({why}): only that adds {', '.join(names)}" for other, why, names in hangs]
             verdict = replace(verdict, word="rework", why=f"hangs on {'; '.join(said)}; {verdict.why}")
-            judgement = replace(judgement, verdict=verdict)
+            evaluation = replace(evaluation, verdict=verdict)
         if verdict.retirable:
-            out[judgement.target, judgement.patch] = f"{verdict.word}, left out"
+            out[evaluation.target, evaluation.patch] = f"{verdict.word}, left out"
         elif hangs or (not text.carried and text.state != "merged"):
-            out[judgement.target, judgement.patch] = "hangs itself" if hangs else str(text)
-        found.append(judgement)
+            out[evaluation.target, evaluation.patch] = "hangs itself" if hangs else str(text)
+        found.append(evaluation)
     return found
 
 
@@ -511,22 +514,22 @@ def _with_deadline(verdict: Verdict, patch: Patch, target: str) -> Verdict:
 
 
 def _with_releases(
-    judgements: Sequence[Judgement], subject: Subject, known: Sequence[str]
-) -> tuple[Judgement, ...]:
-    """The judgements with the first release that needs the patch no more, where no commit was found."""
+    evaluations: Sequence[Evaluation], subject: Subject, known: Sequence[str]
+) -> tuple[Evaluation, ...]:
+    """The evaluations with the first release that needs the patch no more, where no commit was found."""
     asked: dict[str, list[tuple[str, bool]]] = {}
-    for judgement in judgements:
-        if judgement.target in known:
-            asked.setdefault(judgement.patch, []).append((judgement.target, judgement.verdict.retirable))
+    for evaluation in evaluations:
+        if evaluation.target in known:
+            asked.setdefault(evaluation.patch, []).append((evaluation.target, evaluation.verdict.retirable))
     found = []
-    for judgement in judgements:
-        evidence = judgement.evidence
-        if judgement.verdict.retirable and evidence.history is None and judgement.target in known:
-            rows = asked[judgement.patch]
+    for evaluation in evaluations:
+        evidence = evaluation.evidence
+        if evaluation.verdict.retirable and evidence.history is None and evaluation.target in known:
+            rows = asked[evaluation.patch]
             behaviour = evidence.behaviour
             if behaviour is not None and subject.release not in dict(rows):
                 rows = [(subject.release, behaviour.pin.state in ("fixed", "absent")), *rows]
             history = by_releases(rows, subject.release, known)
-            judgement = replace(judgement, evidence=replace(evidence, history=history))
-        found.append(judgement)
+            evaluation = replace(evaluation, evidence=replace(evidence, history=history))
+        found.append(evaluation)
     return tuple(found)

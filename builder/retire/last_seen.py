@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.project.lock import Lock
-from builder.retire.evaluate import Judgement, Report
+from builder.retire.evaluate import Evaluation, Report
 from builder.retire.verdict import NEEDS_A_PERSON
 
 SECTION = "verdicts"
@@ -17,12 +17,12 @@ SECTION = "verdicts"
 class Change:
     """A verdict that is another than the one that the lock remembers; ``was`` is None for a new one."""
 
-    judgement: Judgement
+    evaluation: Evaluation
     was: str | None
 
     def as_json(self) -> dict[str, str | None]:
         """For ``--json``."""
-        found = self.judgement
+        found = self.evaluation
         return {"patch": found.patch, "target": found.target, "was": self.was, "now": found.verdict.word}
 
 
@@ -35,18 +35,18 @@ def changes(report: Report, lock: Lock) -> list[Change]:
     """
     seen = _remembered(lock)
     found = []
-    for judgement in report.judgements:
-        was = seen.get(judgement.target, {}).get(judgement.patch)
-        if was != judgement.verdict.word and not (was is None and judgement.verdict.word == "carry"):
-            found.append(Change(judgement, was))
+    for evaluation in report.evaluations:
+        was = seen.get(evaluation.target, {}).get(evaluation.patch)
+        if was != evaluation.verdict.word and not (was is None and evaluation.verdict.word == "carry"):
+            found.append(Change(evaluation, was))
     return found
 
 
 def exit_code(found: list[Change]) -> int:
     """3 when a patch has come to need a person, else 4 when one can newly be retired, else 0."""
-    if any(change.judgement.verdict.word in NEEDS_A_PERSON for change in found):
+    if any(change.evaluation.verdict.word in NEEDS_A_PERSON for change in found):
         return 3
-    if any(change.judgement.verdict.retirable for change in found):
+    if any(change.evaluation.verdict.retirable for change in found):
         return 4
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builder.printable import printable
-from builder.retire.evaluate import Judgement, Report
+from builder.retire.evaluate import Evaluation, Report
 from builder.retire.evidence import Evidence
 
 _PROOFS = {
@@ -31,18 +31,18 @@ def render_markdown(report: Report) -> str:
     lines += ["", "(!) the evidence does not agree", ""]
     for target in report.targets:
         lines += [f"<details><summary>{escaped(target.name)}</summary>", ""]
-        for judgement in report.on(target.name):
-            lines += _judgement(judgement)
+        for evaluation in report.on(target.name):
+            lines += _judgement(evaluation)
         lines += ["", "</details>", ""]
     return "\n".join(lines)
 
 
-def _judgement(judgement: Judgement) -> list[str]:
-    verdict = judgement.verdict
+def _judgement(evaluation: Evaluation) -> list[str]:
+    verdict = evaluation.verdict
     word = f"{verdict.word}, can be retired" if verdict.retirable else verdict.word
-    lines = [f"- **{escaped(judgement.patch)}**: {word}: {escaped(verdict.why)}"]
-    lines += [f"  - {kind}: {escaped(said)}" for kind, said in evidence_rows(judgement.evidence)]
-    lines += [f"  - (!) {escaped(line)}" for line in judgement.verdict.contradictions]
+    lines = [f"- **{escaped(evaluation.patch)}**: {word}: {escaped(verdict.why)}"]
+    lines += [f"  - {kind}: {escaped(said)}" for kind, said in evidence_rows(evaluation.evidence)]
+    lines += [f"  - (!) {escaped(line)}" for line in evaluation.verdict.contradictions]
     return lines
 
 

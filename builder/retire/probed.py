@@ -9,7 +9,7 @@ from builder.probe.harness import Answer, Tree
 from builder.probe.run import TIMEOUT, Prober, read_probe
 
 
-class Witness:
+class CachedProber:
     """Asks the probes of patches about trees. Use as a context; not to be shared between threads.
 
     Args:
@@ -23,7 +23,7 @@ class Witness:
         self._memory = Memory(cache / "probes")
         self._prober = Prober(timeout=timeout or TIMEOUT)
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> CachedProber:
         self._prober.__enter__()
         return self
 

@@ -14,7 +14,7 @@ from builder.errors import InvalidInput, PatchConflict, ProbeFailed, Unavailable
 from builder.patch.apply import apply_series
 from builder.patch.canonical import Draft, write_patches
 from builder.patch.message import Head
-from builder.patch.patch import Patch, parse_patch, read_allowances
+from builder.patch.patch import Patch, parse_patch, read_suppressions
 from builder.patch.requirements import requirements_of
 from builder.patch.series import Series, check_depends, read_series
 from builder.printable import counted
@@ -28,7 +28,7 @@ from builder.project.spec_edit import SpecText, bumped
 from builder.project.transaction import write_all
 from builder.retire.dependency import clashes, read_pins
 from builder.retire.evaluate import check_accept_text, judge, says_no_probe
-from builder.retire.probed import Witness
+from builder.retire.probed import CachedProber
 from builder.retire.retire import CHANGELOG, today, with_changelog
 from builder.retire.selection import read_subject
 from builder.retire.verdict import NEEDS_A_PERSON, NOT_ON_TEXT_ALONE, TAKEN_BY_UPSTREAM
@@ -127,13 +127,13 @@ class Rebased:
         }
 
 
-def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) -> Rebased:
+def start(settings: Settings, work: Path, project: Root, cache: Path, *, say: Say) -> Rebased:
     """Begin a rebase, and end it where nothing needs a person.
 
     Args:
         settings: what is asked for.
         work: where the work tree is made; it is removed at the end.
-        home: the root, a checkout.
+        project: the root, a checkout.
         cache: the cache's directory.
         say: told what takes time.
 
@@ -143,18 +143,18 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
         InvalidInput: the overlay, the release or the names do not fit.
         Unavailable: sources cannot be fetched.
     """
-    home.check_writable()
-    subject, spec = read_subject(settings.name, home, cache, url=settings.url, progress=say)
-    target = _target(settings, spec, home, cache, say)
+    project.check_writable()
+    subject, spec = read_subject(settings.name, project, cache, url=settings.url, progress=say)
+    target = _target(settings, spec, project, cache, say)
     series = settings.series or _series_name(target)
-    _check_room(settings, series, home)
-    known = list(known_releases(home.path))
-    between = _between(settings, spec, target, home, cache, say)
-    check_accept_text(settings.accept_text, [subject.series], home.probes)
+    _check_room(settings, series, project)
+    known = list(known_releases(project.path))
+    between = _between(settings, spec, target, project, cache, say)
+    check_accept_text(settings.accept_text, [subject.series], project.probes)
     report = judge(
         subject,
         [*between, target],
-        home.probes,
+        project.probes,
         cache,
         known=known,
         accept_text=settings.accept_text,
@@ -182,11 +182,11 @@ def start(settings: Settings, work: Path, home: Root, cache: Path, *, say: Say) 
         work, subject.pin, target.upstream, merged.applied.reports, keep, asked, retired, to_rework, needless,
         {step.name: step.there for step in merged.steps if step.there},
     )  # fmt: skip
-    return _go_on(tree, home, cache, say)
+    return _go_on(tree, project, cache, say)
 
 
 def resume(
-    name: str, work: Path, home: Root, cache: Path, *, accept_text: Sequence[str] = (), say: Say
+    name: str, work: Path, project: Root, cache: Path, *, accept_text: Sequence[str] = (), say: Say
 ) -> Rebased:
     """Go on with a rebase after a person has looked.
 
@@ -194,7 +194,7 @@ def resume(
         name: the overlay.
         work: its work tree.
         accept_text: more patches without a probe that are left out on text alone.
-        home, cache, say: as in :func:`start`.
+        project, cache, say: as in :func:`start`.
 
     Raises:
         InvalidInput: there is no rebase, or it is of another overlay.
@@ -204,18 +204,20 @@ def resume(
     if tree.state().settings["name"] != name:
         other = str(tree.state().settings["name"])
         raise InvalidInput("the work tree is of another overlay", where=str(work), found=other)
-    _accept(tree, accept_text, home)
+    _accept(tree, accept_text, project)
     tree.resume()
-    return _go_on(tree, home, cache, say)
+    return _go_on(tree, project, cache, say)
 
 
-def _accept(tree: WorkTree, names: Sequence[str], home: Root) -> None:
+def _accept(tree: WorkTree, names: Sequence[str], project: Root) -> None:
     """Note what a person retires on text alone."""
     if not names:
         return
     state = tree.state()
-    series = read_series(home.patches / read_spec(home.spec_path(state.settings["name"])).patches.series)
-    check_accept_text(names, [series], home.probes)
+    series = read_series(
+        project.patches / read_spec(project.spec_path(state.settings["name"])).patches.series
+    )
+    check_accept_text(names, [series], project.probes)
     accepted = [*state.settings.get("accept_text", ()), *names]
     tree.write_state(replace(state, settings=dict(state.settings) | {"accept_text": accepted}))
 
@@ -231,42 +233,42 @@ def abort(work: Path) -> None:
     tree.remove()
 
 
-def _go_on(tree: WorkTree, home: Root, cache: Path, say: Say) -> Rebased:
+def _go_on(tree: WorkTree, project: Root, cache: Path, say: Say) -> Rebased:
     say("carrying patches")
     state = tree.carry()
     settings = Settings(
         **dict(state.settings) | {"accept_text": tuple(state.settings.get("accept_text", ()))}
     )
-    subject, spec = read_subject(settings.name, home, cache, url=settings.url, progress=say)
-    target = _target(settings, spec, home, cache, say)
+    subject, spec = read_subject(settings.name, project, cache, url=settings.url, progress=say)
+    target = _target(settings, spec, project, cache, say)
     patches = {patch.name: patch for patch in subject.series.patches}
     carried = tree.carried()
     notes = _check_sound(tree, carried, target, cache)
-    moves = _moves(tree, state, carried, target, home, cache, say)
+    moves = _moves(tree, state, carried, target, project, cache, say)
     _check_accepted(tree, state, moves, patches)
-    dropped = _dropped(tree, state, settings, carried, patches, home, cache)
+    dropped = _dropped(tree, state, settings, carried, patches, project, cache)
     untied = _untied(tree, state, carried, dropped)
     written = _written(carried, moves, untied)
     series = str(state.settings["series"])
     rebased = Series(series, tuple(parse_patch(name, data) for name, data in written.items()))
     check_depends(rebased)
     apply_series(rebased, target.upstream.files(rebased.paths), tree.store, drop=spec.patches.drop)
-    changes, unpinned = _changes(settings, spec, target, state, written, dropped, home)
-    write_all(home.path, changes)
+    changes, unpinned = _changes(settings, spec, target, state, written, dropped, project)
+    write_all(project.path, changes)
     tree.remove()
     required = requirements_of(rebased.patches, spec.requires)
     clashing = tuple(clashes(required, read_pins(pristine_tree(target.upstream)))) if required else ()
     return Rebased(settings, series, tuple(moves), dropped, state.retired, untied, unpinned, clashing, notes)
 
 
-def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -> Target:
+def _target(settings: Settings, spec: Spec, project: Root, cache: Path, say: Say) -> Target:
     target = find_target(
         settings.onto,
         spec.upstream,
         cache,
         url=settings.url,
         source=settings.source,
-        root=home.path,
+        root=project.path,
         progress=say,
     )
     if target.pin is None:
@@ -279,17 +281,17 @@ def _target(settings: Settings, spec: Spec, home: Root, cache: Path, say: Say) -
 
 
 def _between(
-    settings: Settings, spec: Spec, target: Target, home: Root, cache: Path, say: Say
+    settings: Settings, spec: Spec, target: Target, project: Root, cache: Path, say: Say
 ) -> list[Target]:
     """The releases between the pin and a release: asked since which one a patch is not needed, and what was
     merged there and has gone on since. Those whose sources cannot be had are not asked."""
-    after = releases_after(spec.upstream.release, home.path)
+    after = releases_after(spec.upstream.release, project.path)
     names = after[: after.index(target.name)] if target.name in after else []
     find = partial(find_target, pin=spec.upstream, cache=cache, url=settings.url, source=settings.source)
     found = []
     for name in names[-MOST_BETWEEN:]:
         try:
-            found.append(find(name, root=home.path, progress=say))
+            found.append(find(name, root=project.path, progress=say))
         except Unavailable as error:
             say(f"{name} is not asked: {error}")
     return found
@@ -299,18 +301,18 @@ def _series_name(target: Target) -> str:
     return target.pin.release if target.pin else target.name
 
 
-def _check_room(settings: Settings, series: str, home: Root) -> None:
+def _check_room(settings: Settings, series: str, project: Root) -> None:
     """Nothing that is there already may be written over."""
-    if (home.patches / series).exists():
+    if (project.patches / series).exists():
         raise InvalidInput(
             "there is such a series already",
-            where=str(home.patches / series),
+            where=str(project.patches / series),
             hint="name another directory with --series NAME",
         )
-    if settings.new_name != settings.name and settings.new_name in home.names():
+    if settings.new_name != settings.name and settings.new_name in project.names():
         raise InvalidInput(
             "there is an overlay of this name already",
-            where=str(home.spec_path(settings.new_name)),
+            where=str(project.spec_path(settings.new_name)),
             hint="name another one with --as NAME",
         )
 
@@ -332,7 +334,7 @@ def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cac
             patch.name,
             {path: patch.before.get(path) for path in [*patch.before, *patch.after]},
             {path: patch.after.get(path) for path in [*patch.before, *patch.after]},
-            read_allowances(value for key, value in patch.head.trailers() if key == ALLOW),
+            read_suppressions(value for key, value in patch.head.trailers() if key == ALLOW),
         )
         for patch in carried
     ]
@@ -344,7 +346,7 @@ def _check_sound(tree: WorkTree, carried: Sequence[Carried], target: Target, cac
         raise unsound_error(
             blamed,
             where=f"{tree.path}: {patch}, {flaw.place}",
-            hint="mend the commit there (git commit --fixup, git rebase -i --autosquash), then --continue",
+            hint="fix the commit there (git commit --fixup, git rebase -i --autosquash), then --continue",
             facts={"worktree": str(tree.path)},
         )
     return notes
@@ -355,7 +357,7 @@ def _moves(
     state: State,
     carried: Sequence[Carried],
     target: Target,
-    home: Root,
+    project: Root,
     cache: Path,
     say: Say,
 ) -> list[Move]:
@@ -367,11 +369,11 @@ def _moves(
     say("asking the probes")
     pristine, result = pristine_tree(target.upstream), GitTree(tree.store.path, tree.head())
     moves = []
-    with Witness(home.probes, cache) as witness:
+    with CachedProber(project.probes, cache) as prober:
         for patch in carried:
-            probed = witness.has_probe(patch.name)
-            before = witness.ask(patch.name, pristine) if probed else None
-            after = witness.ask(patch.name, result) if probed else None
+            probed = prober.has_probe(patch.name)
+            before = prober.ask(patch.name, pristine) if probed else None
+            after = prober.ask(patch.name, result) if probed else None
             original = state.originals[patch.name]
             changed = _lines(tree.diff(patch.commit)) != _lines(tree.diff(original))
             shown = tree.range_diff(original, patch.commit) if changed else ""
@@ -392,7 +394,7 @@ def _moves(
             where=str(tree.path),
             expected="defect on the new release, fixed with the series",
             found=", ".join(move.name for move in bad),
-            hint="mend their commits there (git commit --fixup, git rebase -i --autosquash), then --continue",
+            hint="fix their commits there (git commit --fixup, git rebase -i --autosquash), then --continue",
             details="\n".join(lines),
             facts={"worktree": str(tree.path), "patches": [move.as_json() for move in bad]},
         )
@@ -434,7 +436,7 @@ def _dropped(
     settings: Settings,
     carried: Sequence[Carried],
     patches: Mapping[str, Patch],
-    home: Root,
+    project: Root,
     cache: Path,
 ) -> dict[str, str]:
     """The patches of which nothing is left although no verdict retired them, and how that came.
@@ -449,14 +451,14 @@ def _dropped(
     result = GitTree(tree.store.path, tree.head())
     found: dict[str, str] = {}
     kept: dict[str, str] = {}
-    with Witness(home.probes, cache) as witness:
+    with CachedProber(project.probes, cache) as prober:
         for name in state.order:
             if name in there:
                 continue
             if name not in state.emptied:
                 found[name] = "by hand"
-            elif witness.has_probe(name):
-                answer = witness.ask(name, result)
+            elif prober.has_probe(name):
+                answer = prober.ask(name, result)
                 said = f"nothing is left of it when merged, and its probe says {answer.state}"
                 if answer.state == "fixed":
                     found[name] = said
@@ -476,7 +478,7 @@ def _dropped(
             found="; ".join(f"{name}: {why}" for name, why in kept.items()),
             hint=f"look at the release's own lines; then overlay rebase {settings.name} --continue {accept}"
             if unsaid
-            else f"commit there what mends it, with a trailer {NAME_TRAILER}: NAME, then --continue",
+            else f"commit there what fixes it, with a trailer {NAME_TRAILER}: NAME, then --continue",
             facts={"worktree": str(tree.path), "patches": kept},
         )  # fmt: skip
     return found
@@ -569,7 +571,7 @@ def _changes(
     state: State,
     written: Mapping[str, bytes],
     dropped: Mapping[str, str],
-    home: Root,
+    project: Root,
 ) -> tuple[dict[PurePosixPath, bytes | None], bool]:
     series = str(state.settings["series"])
     directory = PurePosixPath("patches") / series
@@ -577,13 +579,13 @@ def _changes(
         directory / f"{name}.patch": data for name, data in written.items()
     }
     changes[directory / "series"] = _series_file(settings, spec, series, state, written, dropped)
-    path = home.spec_path(settings.name)
+    path = project.spec_path(settings.name)
     text = SpecText(path, path.read_bytes().decode("utf-8"))
     unpinned = _move_spec(text, settings, spec, target, series)
     changes[PurePosixPath("overlays") / f"{settings.new_name}.yaml"] = text.text.encode()
-    if settings.new_name == settings.name and home.lock_path(settings.name).is_file():
+    if settings.new_name == settings.name and project.lock_path(settings.name).is_file():
         changes[PurePosixPath("overlays") / f"{settings.name}.lock"] = None
-    log = home.path / CHANGELOG
+    log = project.path / CHANGELOG
     before = log.read_text("utf-8") if log.is_file() else ""
     version = text.get(("version",)) or ""
     names = [*state.retired, *dropped]

@@ -21,7 +21,7 @@ from builder.project.project import Root
 from builder.project.spec import Spec, read_spec
 from builder.project.spec_edit import SpecText, bumped
 from builder.project.transaction import write_all
-from builder.retire.evaluate import Judgement, Report
+from builder.retire.evaluate import Evaluation, Report
 from builder.retire.markdown import evidence_rows
 from builder.retire.verdict import TAKEN_BY_UPSTREAM
 
@@ -67,7 +67,7 @@ class Retirement:
         }
 
 
-def plan_retirement(report: Report, home: Root) -> Retirement:
+def plan_retirement(report: Report, project: Root) -> Retirement:
     """What retiring the patches of a report would change; nothing is written.
 
     An overlay stays right for the release that it is pinned to: a patch goes when the pin itself can do
@@ -75,31 +75,31 @@ def plan_retirement(report: Report, home: Root) -> Retirement:
 
     Args:
         report: of one overlay, judged on its own pin.
-        home: the root, a checkout.
+        project: the root, a checkout.
 
     Raises:
         InvalidInput: a patch that stays needs one that goes, or a spec cannot be changed in place.
     """
     subject = report.subject
-    retired = {found.patch: found for found in report.judgements if found.verdict.retirable}
-    kept = [f"{j.patch} stays: {j.verdict.why}" for j in report.judgements if j.verdict.is_text_alone]
+    retired = {found.patch: found for found in report.evaluations if found.verdict.retirable}
+    kept = [f"{j.patch} stays: {j.verdict.why}" for j in report.evaluations if j.verdict.is_text_alone]
     if not retired:
         return Retirement(subject.name, kept=tuple(kept))
     _check_rest(report, retired)
-    changes = _changes(report, retired, home)
-    diff = "".join(_diff(home.path, path, data) for path, data in changes.items())
+    changes = _changes(report, retired, project)
+    diff = "".join(_diff(project.path, path, data) for path, data in changes.items())
     return Retirement(subject.name, tuple(retired), tuple(kept), changes, diff)
 
 
-def retire(plan: Retirement, home: Root) -> None:
+def retire(plan: Retirement, project: Root) -> None:
     """Do what a plan says, all of it or nothing.
 
     Raises:
         InvalidInput: the root cannot be written to.
     """
     if plan.changes:
-        home.check_writable()
-    write_all(home.path, plan.changes)
+        project.check_writable()
+    write_all(project.path, plan.changes)
 
 
 def today() -> datetime.date:
@@ -119,18 +119,22 @@ def with_changelog(text: str, date: datetime.date, line: str) -> str:
     return f"{_TITLE}\n- {date}: {line}\n{body}"
 
 
-def retired_patch(patch: Patch, judgement: Judgement, date: datetime.date) -> bytes:
+def retired_patch(patch: Patch, evaluation: Evaluation, date: datetime.date) -> bytes:
     """A patch file with why it went in its header; its diff stays byte for byte.
 
     Args:
         patch: as it was in the series.
-        judgement: the evidence.
+        evaluation: the evidence.
         date: of the retirement.
     """
-    lines = [f"Applied-Upstream: {_applied(patch, judgement)}"]
-    lines.append(f"Overlay-Retired: {judgement.verdict.word} on {judgement.target} ({date})")
-    lines += [f"Overlay-Evidence: {kind}: {_ascii(said)}" for kind, said in evidence_rows(judgement.evidence)]
-    lines += [f"Overlay-Evidence: contradiction: {_ascii(said)}" for said in judgement.verdict.contradictions]
+    lines = [f"Applied-Upstream: {_applied(patch, evaluation)}"]
+    lines.append(f"Overlay-Retired: {evaluation.verdict.word} on {evaluation.target} ({date})")
+    lines += [
+        f"Overlay-Evidence: {kind}: {_ascii(said)}" for kind, said in evidence_rows(evaluation.evidence)
+    ]
+    lines += [
+        f"Overlay-Evidence: contradiction: {_ascii(said)}" for said in evaluation.verdict.contradictions
+    ]
     added = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     head, diff = patch.data[: patch.diff_offset], patch.data[patch.diff_offset :]
     rule = re.search(rb"^---[ \t]*$", head, re.MULTILINE)
@@ -139,23 +143,23 @@ def retired_patch(patch: Patch, judgement: Judgement, date: datetime.date) -> by
     return head[: rule.start()].rstrip(b"\n") + b"\n" + added + head[rule.start() :] + diff
 
 
-def _applied(patch: Patch, judgement: Judgement) -> str:
+def _applied(patch: Patch, evaluation: Evaluation) -> str:
     """DEP-3: the version, and the commit or address where they are known."""
-    history = judgement.evidence.history
-    release = (history.release if history else None) or judgement.target
+    history = evaluation.evidence.history
+    release = (history.release if history else None) or evaluation.target
     where = history.pull_request or history.commit if history else None
     if (
         where is None
-        and judgement.verdict.word == "merged"
+        and evaluation.verdict.word == "merged"
         and patch.status.word in ("Backport", "Submitted")
     ):
         where = patch.status.reason
-    if judgement.verdict.word == "fixed-by-dependency":
-        where = ", ".join(str(d) for d in judgement.evidence.dependencies if d.changed)
+    if evaluation.verdict.word == "fixed-by-dependency":
+        where = ", ".join(str(d) for d in evaluation.evidence.dependencies if d.changed)
     return f"{release}, {where}" if where else release
 
 
-def _check_rest(report: Report, retired: Mapping[str, Judgement]) -> None:
+def _check_rest(report: Report, retired: Mapping[str, Evaluation]) -> None:
     """The patches that stay must apply without those that go, and lose nothing that they depend on."""
     subject = report.subject
     needless = {name for name, found in retired.items() if found.verdict.word not in TAKEN_BY_UPSTREAM}
@@ -180,7 +184,7 @@ def _check_rest(report: Report, retired: Mapping[str, Judgement]) -> None:
 
 
 def _changes(
-    report: Report, retired: Mapping[str, Judgement], home: Root
+    report: Report, retired: Mapping[str, Evaluation], project: Root
 ) -> dict[PurePosixPath, bytes | None]:
     subject, date = report.subject, today()
     directory = PurePosixPath("patches") / subject.series.name
@@ -192,14 +196,14 @@ def _changes(
             changes[directory / f"{patch.name}.patch"] = None
         elif set(patch.depends) & set(retired):
             changes[directory / f"{patch.name}.patch"] = _without_depends(patch, retired)
-    listed = read_series_lines(home.path / directory)
+    listed = read_series_lines(project.path / directory)
     left = [name for name in listed.names if name not in retired]
     changes[directory / "series"] = listed.with_names(left).data()
-    log = home.path / CHANGELOG
+    log = project.path / CHANGELOG
     text = log.read_text("utf-8") if log.is_file() else ""
-    for spec in _users(home, subject.series.name):
-        _check_same_pin(spec, report, home)
-        edited, version = _edited(spec, home, retired, date)
+    for spec in _users(project, subject.series.name):
+        _check_same_pin(spec, report, project)
+        edited, version = _edited(spec, project, retired, date)
         changes[PurePosixPath("overlays") / f"{spec.name}.yaml"] = edited
         why = "; ".join(
             f"{name} {j.verdict.word} since {j.evidence.history or j.target}" for name, j in retired.items()
@@ -209,14 +213,14 @@ def _changes(
     return changes
 
 
-def _users(home: Root, series: str) -> list[Spec]:
+def _users(project: Root, series: str) -> list[Spec]:
     """The overlays that take their patches from a series."""
-    specs = (read_spec(home.spec_path(name)) for name in home.names())
+    specs = (read_spec(project.spec_path(name)) for name in project.names())
     return [spec for spec in specs if spec.patches.series == series]
 
 
-def _check_same_pin(spec: Spec, report: Report, home: Root) -> None:
-    judged = read_spec(home.spec_path(report.subject.name))
+def _check_same_pin(spec: Spec, report: Report, project: Root) -> None:
+    judged = read_spec(project.spec_path(report.subject.name))
     if spec.upstream != judged.upstream:
         raise InvalidInput(
             "another overlay uses the series with another pin",
@@ -228,9 +232,9 @@ def _check_same_pin(spec: Spec, report: Report, home: Root) -> None:
 
 
 def _edited(
-    spec: Spec, home: Root, retired: Mapping[str, Judgement], date: datetime.date
+    spec: Spec, project: Root, retired: Mapping[str, Evaluation], date: datetime.date
 ) -> tuple[bytes, str]:
-    path = home.spec_path(spec.name)
+    path = project.spec_path(spec.name)
     text = SpecText(path, path.read_bytes().decode("utf-8"))
     for name in retired:
         text.remove_item(("patches", "only"), name)
@@ -248,7 +252,7 @@ def _edited(
     return text.text.encode(), version
 
 
-def _without_depends(patch: Patch, retired: Mapping[str, Judgement]) -> bytes:
+def _without_depends(patch: Patch, retired: Mapping[str, Evaluation]) -> bytes:
     """The patch without its dependence on patches that go."""
     head, diff = patch.data[: patch.diff_offset], patch.data[patch.diff_offset :]
     lines = []

@@ -14,13 +14,13 @@ from builder.source.upstream import Progress, peeled, resolve_upstream
 
 
 def read_subject(
-    name: str, home: Root, cache: Path, *, url: str | None = None, progress: Progress
+    name: str, project: Root, cache: Path, *, url: str | None = None, progress: Progress
 ) -> tuple[Subject, Spec]:
     """An overlay's series and the sources that it is pinned to.
 
     Args:
         name: the overlay.
-        home: where overlays and patches are.
+        project: where overlays and patches are.
         cache: where sources are kept.
         url: a mirror or local path of the upstream repository, for a pin without a wheel.
         progress: told what takes time.
@@ -29,9 +29,9 @@ def read_subject(
         InvalidInput: the spec, the series or the pin is not sound.
         Unavailable: the pin cannot be fetched.
     """
-    spec = read_spec(home.spec_path(name))
+    spec = read_spec(project.spec_path(name))
     series = read_series(
-        home.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
+        project.patches / spec.patches.series, only=spec.patches.only, leave_out=spec.patches.leave_out
     )
     source = "wheel" if spec.upstream.wheel is not None else "repository"
     upstream = resolve_upstream(spec.upstream, cache, source=source, url=url, progress=progress)

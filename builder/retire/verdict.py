@@ -23,10 +23,10 @@ NOT_ON_TEXT_ALONE = "it has no probe and does not say why: not retired on text a
 MEANINGS: dict[Word, str] = {
     "merged": "upstream has it, in these or other words",
     "fixed-by-dependency": "the defect went with another version of a dependency",
-    "obsolete": "the place that it mends is there, and does nothing of the kind",
-    "carry": "the defect is there and the patch mends it",
+    "obsolete": "the place that it fixes is there, and does nothing of the kind",
+    "carry": "the defect is there and the patch fixes it",
     "partial": "upstream has a part of it; the rest is still needed",
-    "rework": "the defect is there and the patch does not apply, or does not mend it",
+    "rework": "the defect is there and the patch does not apply, or does not fix it",
     "unknown": "nobody can tell: the probe does not answer, or finds nothing where the patch still applies",
 }
 
@@ -166,7 +166,7 @@ def _by_behaviour(
     if carried.state != "fixed":
         return "rework", f"patched, the probe says {carried.state}: {carried.evidence}"
     if text.state == "partial":
-        return "partial", f"{text}, and the rest mends it: {carried.evidence}"
+        return "partial", f"{text}, and the rest fixes it: {carried.evidence}"
     return "carry", evidence
 
 
@@ -180,12 +180,12 @@ def _applies_at(text: TextEvidence) -> str:
 
 
 def _absent(text: TextEvidence, answer: Answer) -> tuple[Word, str]:
-    """Nothing to mend in the place that the probe looked at; only so if no hunk finds something to mend."""
+    """Nothing to fix in the place that the probe looked at; only so if no hunk finds something to fix."""
     applies = sum(hunk.state == "carries" for hunk in text.hunks)
     if applies:
         hunks = f"{applies} of {counted(len(text.hunks), 'hunk')}"
         apply = "applies" if applies == 1 else "apply"
-        return "unknown", f"the probe sees nothing to mend, where {hunks} still {apply}: {answer.evidence}"
+        return "unknown", f"the probe sees nothing to fix, where {hunks} still {apply}: {answer.evidence}"
     return "obsolete", f"{answer.evidence} ({answer.site})" if answer.site else answer.evidence
 
 

@@ -289,7 +289,7 @@ class WorkTree:
                         "patch does not apply to the release that it is of",
                         where=report.patch.name,
                         found=report.problems[0].what,
-                        hint="mend the series first: overlay patch lint",
+                        hint="fix the series first: overlay patch lint",
                     )
                 if report.problems:
                     continue  # it is not in any tree, and is left out

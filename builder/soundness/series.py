@@ -106,7 +106,7 @@ def check_written(
         applied: the series with them.
         names: theirs; what another patch of the series breaks is a note.
         under, checker: as for :func:`check_each`.
-        hint: how it is mended.
+        hint: how it is repaired.
 
     Returns:
         Notes, and what the patches are allowed to break.
@@ -140,7 +140,7 @@ def unsound_error(
     Args:
         blamed: each flaw with its patch.
         where: the patch and place of the first.
-        hint: how it is mended.
+        hint: how it is repaired.
         facts: for programs, beside the findings.
     """
     _, first = blamed[0]
@@ -174,5 +174,5 @@ def check_series(applied: AppliedSeries, under: Tree, checker: Checker) -> tuple
     if blamed:
         patch, flaw = blamed[0]
         where = f"patches/{applied.series.name}/{patch}.patch, {flaw.place} when patched"
-        raise unsound_error(blamed, where=where, hint=f"mend it: overlay patch edit {applied.series.name}")
+        raise unsound_error(blamed, where=where, hint=f"repair it: overlay patch edit {applied.series.name}")
     return notes

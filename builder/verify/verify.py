@@ -245,7 +245,7 @@ class _Compared:
             source = self._source(found)
             if source is not None and f"/{source.path}" not in self._final:
                 pairs.append((found, source))
-        yield from judge_bytecode(self._subject, pairs)
+        yield from classify_bytecode(self._subject, pairs)
 
     def _source(self, bytecode: Found) -> Found | None:
         """The source that Python must find to take a file of ``__pycache__``."""
@@ -351,7 +351,7 @@ def _check_bytecode(
         there = found_at(files, source) if record else None
         if there is not None:  # without a source Python takes no bytecode from __pycache__
             pairs += [(found, there) for found in beside if found not in back]
-    yield from judge_bytecode(subject, pairs)
+    yield from classify_bytecode(subject, pairs)
 
 
 def _check_cache_directory(files: Files, source: str) -> Iterator[Deviation]:
@@ -369,7 +369,7 @@ def _is_back(subject: Subject, path: str, emptied: Collection[str]) -> bool:
     return path in emptied and not subject.written_since_start(path)
 
 
-def judge_bytecode(subject: Subject, pairs: Sequence[tuple[Found, Found]]) -> Iterator[Deviation | str]:
+def classify_bytecode(subject: Subject, pairs: Sequence[tuple[Found, Found]]) -> Iterator[Deviation | str]:
     """Bytecode that Python would run in the place of its source, unless compiling the source gives just it.
 
     Args:

@@ -114,7 +114,7 @@ def test_a_neighbours_blob_is_mounted(network: Network, app: Repository, space: 
 
 def test_a_blob_that_a_neighbour_lacks_is_sent(network: Network, app: Repository, space: str) -> None:
     other = network.repository(parse_reference(f"{space}/other"))
-    app.put_blob(blob(LAYER), LAYER, near=other)
+    app.put_blob(blob(LAYER), LAYER, mount_from=other)
     assert app.read_blob(blob(LAYER)) == LAYER
 
 

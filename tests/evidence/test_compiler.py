@@ -20,7 +20,7 @@ def pristine() -> WheelTree:
 
 
 @pytest.fixture(scope="module")
-def mended(pristine: WheelTree) -> Tree:
+def repaired(pristine: WheelTree) -> Tree:
     return patched(pristine, *(f"v0.5.20/{name}" for name in PATCHES))
 
 
@@ -30,8 +30,8 @@ def before(pristine: WheelTree) -> CompileReport:
 
 
 @pytest.fixture(scope="module")
-def after(mended: Tree) -> CompileReport:
-    return compiler.report(mended)
+def after(repaired: Tree) -> CompileReport:
+    return compiler.report(repaired)
 
 
 def of(report: CompileReport, cache: str, tail: int) -> dict[int, int | None]:
@@ -61,9 +61,9 @@ def test_fp8_cache_gets_the_fp8_kernel(after: CompileReport) -> None:
 
 
 def test_the_tracer_and_the_compiler_agree_to_the_byte(
-    pristine: WheelTree, mended: Tree, before: CompileReport, after: CompileReport
+    pristine: WheelTree, repaired: Tree, before: CompileReport, after: CompileReport
 ) -> None:
-    for tree, report in ((pristine, before), (mended, after)):
+    for tree, report in ((pristine, before), (repaired, after)):
         for kernel in report.kernels:
             if kernel.factory != "sparse_attention_fwd_kernel_v2":  # whose warps go different ways
                 assert traced(tree, kernel) == kernel.shared, kernel

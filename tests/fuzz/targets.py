@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zstandard
 
-from builder.author.inputs import read_pieces
+from builder.author.inputs import read_input_patches
 from builder.author.lint.text import lint_patch
 from builder.errors import OverlayError
 from builder.oci.inflate import inflate
@@ -56,7 +56,7 @@ def _read_patch(data: bytes) -> None:
     for read in (
         lambda: parse_patch("p", data),
         lambda: list(lint_patch("p", "patches/one/p.patch", data)),
-        lambda: read_pieces(data, "p"),
+        lambda: read_input_patches(data, "p"),
     ):
         try:
             read()

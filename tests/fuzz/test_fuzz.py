@@ -34,7 +34,7 @@ def _field(number: int) -> int:
 
 @st.composite
 def inputs(draw: st.DrawFn, target: Target) -> bytes:
-    """A sound input in which pieces are cut, doubled, moved and replaced."""
+    """A sound input in which patches are cut, doubled, moved and replaced."""
     data = bytearray(draw(st.sampled_from(target.seeds)))
     for _ in range(draw(st.integers(0, 8))):
         if draw(st.booleans()):  # written over what is there, so that a tar's blocks stay in their places

@@ -22,7 +22,7 @@ from builder.probe.run import Prober
 from tests.conftest import Overlay, missing
 from tests.integration.bases import Base, heavy_base, wheel_base
 from tests.integration.faulty import FaultyProxy
-from tests.integration.judge import OVERLAY, Git, Judgement, judge, repository_of
+from tests.integration.judge import OVERLAY, Evaluation, Git, judge, repository_of
 from tests.integration.layouts import Layout
 from tests.integration.sources import WheelTree, release_tree
 from tests.integration.wheels import release_wheel
@@ -311,7 +311,7 @@ def upstream_repository(
 
 
 @pytest.fixture(scope="session")
-def judgement(upstream_repository: Path, run_git: Git) -> Judgement:
+def evaluation(upstream_repository: Path, run_git: Git) -> Evaluation:
     """What plain git makes of the overlay's series."""
     return judge(upstream_repository, run_git)
 

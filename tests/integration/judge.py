@@ -21,7 +21,7 @@ Git = Callable[..., bytes]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """Files of the series as the repository names them, before and after."""
 
     before: Mapping[str, bytes]
@@ -42,7 +42,7 @@ def repository_of(wheel: Path, directory: Path, git: Git) -> Path:
     return directory
 
 
-def judge(repository: Path, git: Git, overlay: str = OVERLAY) -> Judgement:
+def judge(repository: Path, git: Git, overlay: str = OVERLAY) -> Evaluation:
     """Apply the overlay's series with ``git apply``; the files it touches, before and after."""
     for patch in series_of(overlay):
         git("apply", "--index", "--whitespace=nowarn", str(patch), cwd=repository)
@@ -53,7 +53,7 @@ def judge(repository: Path, git: Git, overlay: str = OVERLAY) -> Judgement:
         path: git("show", f"HEAD:{path}", cwd=repository) for path in after if in_head(repository, path)
     }
     git("reset", "--quiet", "--hard", cwd=repository)
-    return Judgement(before, after)
+    return Evaluation(before, after)
 
 
 def in_head(repository: Path, path: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Overlay
 from tests.integration.conftest import Engine, Registry
 from tests.integration.fleet import FleetBase, push_base, write_fleet
-from tests.integration.judge import Judgement, in_image
+from tests.integration.judge import Evaluation, in_image
 from tests.integration.test_build_image import container, copied_out
 
 # The attributes of a target that buildx's Bake file reference lists, with the types they take.
@@ -63,7 +63,7 @@ def test_each_context_bakes_the_files_that_a_build_has(
     base: FleetBase,
     registry: Registry,
     docker_engine: Engine,
-    judgement: Judgement,
+    evaluation: Evaluation,
     tmp_path: Path,
 ) -> None:
     (name,) = write_fleet(prepared, base, 1)
@@ -80,8 +80,8 @@ def test_each_context_bakes_the_files_that_a_build_has(
         options = ("--platform", platform, "--tag", tag, "--quiet", str(out / described["context"]))
         docker_engine.cli("build", *options)
         with container(docker_engine, tag) as created:
-            found = {path: copied_out(docker_engine, created, in_image(path)) for path in judgement.after}
-        assert found == judgement.after
+            found = {path: copied_out(docker_engine, created, in_image(path)) for path in evaluation.after}
+        assert found == evaluation.after
         labels = json.loads(docker_engine.cli("image", "inspect", tag))[0]["Config"]["Labels"]
         said = dict(text.removeprefix("manifest:").split("=", 1) for text in described["annotations"])
         assert {key: labels[key] for key in said} == said

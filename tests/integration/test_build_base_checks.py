@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Overlay, Run
 from tests.integration.bases import Base, changed_base
 from tests.integration.conftest import Registry
-from tests.integration.judge import OVERLAY, Judgement
+from tests.integration.judge import OVERLAY, Evaluation
 
 TOUCHED = "python/sglang/srt/distributed/device_communicators/shm_broadcast.py"
 
@@ -23,12 +23,12 @@ def push(overlay: Overlay, base: str, wheel: Path, target: str) -> Run:
 def test_one_changed_byte_in_a_file_to_be_patched_is_exit_5_and_nothing_is_pushed(
     prepared: Overlay,
     small_base: Base,
-    judgement: Judgement,
+    evaluation: Evaluation,
     registry: Registry,
     skopeo: Callable[..., str],
     wheel: Callable[[str], Path],
 ) -> None:
-    original = judgement.before[TOUCHED]
+    original = evaluation.before[TOUCHED]
     changed = original.replace(b"import", b"Import", 1)
     assert len(changed) == len(original)
     reference = changed_base(small_base, {TOUCHED: changed}, "one-byte").push(
@@ -52,12 +52,12 @@ def test_a_difference_elsewhere_builds(
     path: str,
     prepared: Overlay,
     small_base: Base,
-    judgement: Judgement,
+    evaluation: Evaluation,
     registry: Registry,
     skopeo: Callable[..., str],
     wheel: Callable[[str], Path],
 ) -> None:
-    assert path not in judgement.after
+    assert path not in evaluation.after
     base = changed_base(small_base, {path: b"# edited by the image's maker\n"}, "elsewhere")
     reference = base.push(skopeo, registry.repository("base"))
     push(prepared, reference, wheel("0.5.20"), registry.repository("out") + ":new").check()

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Overlay, Run
 from tests.integration.bases import Base
 from tests.integration.conftest import Engine, PushedBase, Registry, with_sources
-from tests.integration.judge import MANIFEST, OVERLAY, Judgement, flattened, in_image
+from tests.integration.judge import MANIFEST, OVERLAY, Evaluation, flattened, in_image
 from tests.integration.layouts import Layout, files_of_layer
 
 # What a new image says of itself, whatever the base's says (`base.*` is said by bases that have a base).
@@ -70,12 +70,12 @@ def copied_out(engine: Engine, name: str, path: str) -> bytes:
 
 
 def test_docker_pulls_it_and_every_patched_file_has_its_post_image(
-    built: str, docker_engine: Engine, judgement: Judgement
+    built: str, docker_engine: Engine, evaluation: Evaluation
 ) -> None:
     docker_engine.cli("pull", "--quiet", built)
     with container(docker_engine, built) as name:
-        found = {path: copied_out(docker_engine, name, in_image(path)) for path in judgement.after}
-    assert found == judgement.after
+        found = {path: copied_out(docker_engine, name, in_image(path)) for path in evaluation.after}
+    assert found == evaluation.after
     assert len(found) >= 5
 
 
@@ -129,7 +129,7 @@ def test_nothing_else_differs_from_the_base(
     wheel: Callable[[str], Path],
     registry: Registry,
     docker_engine: Engine,
-    judgement: Judgement,
+    evaluation: Evaluation,
     tmp_path: Path,
 ) -> None:
     target = registry.repository("patched")
@@ -138,10 +138,10 @@ def test_nothing_else_differs_from_the_base(
     after = exported(docker_engine, f"{target}@{digest}", tmp_path / "after.tar")
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     parents = {str(parent) for parent in Path(MANIFEST).parents} - {"."}
-    expected = {in_image(path) for path in judgement.after} | {MANIFEST}
+    expected = {in_image(path) for path in evaluation.after} | {MANIFEST}
     assert changed - parents - emptied_bytecode(before, after) == expected
     assert not changed & parents & before.keys(), "a directory of the base was changed"
-    for path in judgement.before:
+    for path in evaluation.before:
         kind, mode, *owner, _ = before[in_image(path)]
         assert after[in_image(path)][:-1] == (kind, mode, *owner), f"{path}: mode or owner"
 
@@ -160,7 +160,7 @@ def emptied_bytecode(before: dict[str, tuple[object, ...]], after: dict[str, tup
 
 
 def test_manifest_in_the_image_names_every_patched_file(
-    prepared: Overlay, small_base: Base, wheel: Callable[[str], Path], judgement: Judgement, tmp_path: Path
+    prepared: Overlay, small_base: Base, wheel: Callable[[str], Path], evaluation: Evaluation, tmp_path: Path
 ) -> None:
     out = tmp_path / "image"
     build(prepared, small_base.reference, wheel("0.5.20"), "--output", f"oci:{out}")
@@ -169,6 +169,6 @@ def test_manifest_in_the_image_names_every_patched_file(
     contents = files_of_layer(layout, top["digest"])
     manifest = json.loads(contents[MANIFEST])
     named = {file["path"] for patch in manifest["patches"] for file in patch["files"]}
-    assert named == judgement.after.keys()
-    for path, data in judgement.after.items():
+    assert named == evaluation.after.keys()
+    for path, data in evaluation.after.items():
         assert contents[in_image(path)] == data

@@ -21,7 +21,7 @@ from builder.build.pipeline import creation_time
 from builder.project.spec import read_spec
 from tests.conftest import ROOT, Overlay, Run
 from tests.integration.bases import SOURCES, Base, changed_base
-from tests.integration.judge import OVERLAY, Git, Judgement, in_image
+from tests.integration.judge import OVERLAY, Evaluation, Git, in_image
 from tests.integration.layouts import Layout, files_of_layer
 from tests.integration.tampering import add_overlay, file, mail
 
@@ -56,16 +56,16 @@ def diff_of(repository: Path, git: Git, edit: Callable[[], None]) -> bytes:
 
 
 def test_c1_image_of_another_release_says_each_file_and_both_blobs_before_anything_is_written(
-    prepared: Overlay, small_base: Base, judgement: Judgement, wheel: Callable[[str], Path], tmp_path: Path
+    prepared: Overlay, small_base: Base, evaluation: Evaluation, wheel: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    two = sorted(judgement.before)[:2]
-    older = changed_base(small_base, {path: judgement.before[path] + b"# older\n" for path in two}, "older")
+    two = sorted(evaluation.before)[:2]
+    older = changed_base(small_base, {path: evaluation.before[path] + b"# older\n" for path in two}, "older")
     out = tmp_path / "out"
     refused = build(prepared, older, wheel("0.5.20"), "--output", f"oci:{out}").check(5)
     found = {entry["path"]: entry for entry in refused.json["error"]["files"]}
     assert sorted(found) == two
     for path in two:
-        blob = hashlib.sha1(b"blob %d\0" % len(judgement.before[path]) + judgement.before[path]).hexdigest()
+        blob = hashlib.sha1(b"blob %d\0" % len(evaluation.before[path]) + evaluation.before[path]).hexdigest()
         assert found[path]["expected"] == blob
         assert found[path]["found"] not in (blob, None)
         assert found[path]["image_path"] == f"/{in_image(path)}"
@@ -74,11 +74,11 @@ def test_c1_image_of_another_release_says_each_file_and_both_blobs_before_anythi
 
 
 def test_c2_neighbouring_default_that_changed_is_shown_in_both_versions(
-    prepared: Overlay, small_base: Base, judgement: Judgement, wheel: Callable[[str], Path]
+    prepared: Overlay, small_base: Base, evaluation: Evaluation, wheel: Callable[[str], Path]
 ) -> None:
-    line = next(line for line in judgement.before[TOUCHED].splitlines() if b"EnvBool(False)" in line)
+    line = next(line for line in evaluation.before[TOUCHED].splitlines() if b"EnvBool(False)" in line)
     changed = line.replace(b"EnvBool(False)", b"EnvBool(True)")
-    other = {TOUCHED: judgement.before[TOUCHED].replace(line, changed, 1)}
+    other = {TOUCHED: evaluation.before[TOUCHED].replace(line, changed, 1)}
     refused = build(prepared, changed_base(small_base, other, "default"), wheel("0.5.20"), "--dry-run").check(
         5
     )
@@ -198,10 +198,10 @@ def test_c7_file_that_is_gone_is_an_error_that_names_patch_and_file(
 
 
 def test_c8_of_two_copies_the_imported_one_is_patched_and_the_other_named(
-    prepared: Overlay, small_base: Base, judgement: Judgement, wheel: Callable[[str], Path], tmp_path: Path
+    prepared: Overlay, small_base: Base, evaluation: Evaluation, wheel: Callable[[str], Path], tmp_path: Path
 ) -> None:
     copy = {f"{SITE}/sglang/__init__.py": b""} | {
-        f"{SITE}/{path.removeprefix('python/')}": data for path, data in judgement.before.items()
+        f"{SITE}/{path.removeprefix('python/')}": data for path, data in evaluation.before.items()
     }
     base = with_layer(small_base, "twice", *(file(path, data) for path, data in copy.items()))
     out = tmp_path / "out"
@@ -215,9 +215,9 @@ def test_c8_of_two_copies_the_imported_one_is_patched_and_the_other_named(
 
 
 def test_c9_local_edits_of_the_images_maker_are_shown_as_a_diff(
-    prepared: Overlay, small_base: Base, judgement: Judgement, wheel: Callable[[str], Path]
+    prepared: Overlay, small_base: Base, evaluation: Evaluation, wheel: Callable[[str], Path]
 ) -> None:
-    edited = judgement.before[TOUCHED] + b"LOCAL_EDIT = True\n"
+    edited = evaluation.before[TOUCHED] + b"LOCAL_EDIT = True\n"
     base = changed_base(small_base, {TOUCHED: edited}, "edited")
     refused = build(prepared, base, wheel("0.5.20"), "--dry-run").check(5)
     assert f"--- upstream/{TOUCHED}" in refused.err
@@ -290,7 +290,7 @@ def value_run_in(directory: Path) -> str:
 
 
 def test_f6_tree_of_another_user_keeps_its_owner_and_no_git_is_asked(
-    prepared: Overlay, small_base: Base, judgement: Judgement, wheel: Callable[[str], Path], tmp_path: Path
+    prepared: Overlay, small_base: Base, evaluation: Evaluation, wheel: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """git itself would refuse the tree for its "dubious ownership"; here its repository is not even valid."""
 
@@ -302,7 +302,7 @@ def test_f6_tree_of_another_user_keeps_its_owner_and_no_git_is_asked(
 
         return add
 
-    mine = [owned(in_image(path), data) for path, data in judgement.before.items()]
+    mine = [owned(in_image(path), data) for path, data in evaluation.before.items()]
     broken = owned("sgl-workspace/sglang/.git/config", b"[this is not configuration")
     base = with_layer(small_base, "owned", *mine, broken)
     out = tmp_path / "out"
@@ -310,5 +310,5 @@ def test_f6_tree_of_another_user_keeps_its_owner_and_no_git_is_asked(
     layout = Layout(out)
     with tarfile.open(layout.path(layout.image(layout.single()).layers[-1].descriptor["digest"])) as tar:
         owners = {entry.name: (entry.uid, entry.gid, entry.mode) for entry in tar if entry.isfile()}
-    for path in judgement.before:
+    for path in evaluation.before:
         assert owners[in_image(path)] == (1234, 5678, 0o664)

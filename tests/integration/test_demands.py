@@ -331,9 +331,9 @@ def test_diff_and_rebase_look_at_what_the_release_asks_for(lab: HistoryProject, 
     root = write_root(lab, tmp_path / "root", pin, [patch])
     url = ("--upstream-url", str(lab.repository))
     done = overlay(lab, root, "diff", "demo", "--upstream", "v1.1.0", *url, "--json")
-    (judgement,) = json.loads(done.stdout)["reports"][0]["judgements"]
-    assert judgement["verdict"] == "carry"
-    assert any("tilelang==0.1.14" in text for text in judgement["contradictions"])
+    (evaluation,) = json.loads(done.stdout)["reports"][0]["judgements"]
+    assert evaluation["verdict"] == "carry"
+    assert any("tilelang==0.1.14" in text for text in evaluation["contradictions"])
     done = overlay(lab, root, "rebase", "demo", "--onto", "v1.1.0", *url)
     assert done.returncode == 0, done.stderr
     assert "tilelang==0.1.14" in done.stderr

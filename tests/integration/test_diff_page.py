@@ -11,7 +11,7 @@ import pytest
 from builder.patch.patch import parse_patch
 from builder.patch.series import Series
 from builder.probe.harness import Answer
-from builder.retire.evaluate import Judgement, Report, Subject
+from builder.retire.evaluate import Evaluation, Report, Subject
 from builder.retire.evidence import Behaviour, Dependency, Evidence, History, HunkEvidence, TextEvidence
 from builder.retire.page import render_page
 from builder.retire.verdict import MEANINGS, Verdict, Word
@@ -34,14 +34,14 @@ def large_report() -> Report:
     upstream = Upstream("v0.5.20", "wheel", (Mount("", GitStore(Path("none")), "0" * 40),))
     targets = tuple(Target(f"v0.5.{number}", upstream) for number in range(21, 29))
     words = itertools.cycle(MEANINGS)
-    judgements = [
+    evaluations = [
         _judgement(name, target.name, next(words)) for name, target in itertools.product(names, targets)
     ]
     subject = Subject("demo", "1", "v0.5.20", None, upstream, Series("v0.5.20", patches))
-    return Report(subject, targets, tuple(judgements))
+    return Report(subject, targets, tuple(evaluations))
 
 
-def _judgement(patch: str, target: str, word: Word) -> Judgement:
+def _judgement(patch: str, target: str, word: Word) -> Evaluation:
     hunk = HunkEvidence(
         "python/sglang/" + "long/" * 20 + "f.py", 1, "conflict", details=f"- a {HOSTILE}\n+ b"
     )
@@ -50,10 +50,10 @@ def _judgement(patch: str, target: str, word: Word) -> Judgement:
         TextEvidence("conflict", (hunk,), {"python/sglang/a.py": "python/sglang/b.py"}),
         Behaviour(answer, answer, None),
         (Dependency("flashinfer-python", "==0.6.17", "==0.6.18", "python/pyproject.toml"),),
-        History("bisection", target, "0" * 40, "mend it (#1)", "#1", 10),
+        History("bisection", target, "0" * 40, "repair it (#1)", "#1", 10),
     )
     against = ("text says conflict, but the probe says fixed",) if word == "merged" else ()
-    return Judgement(patch, target, Verdict(word, f"because of {HOSTILE}", against), evidence)
+    return Evaluation(patch, target, Verdict(word, f"because of {HOSTILE}", against), evidence)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_evidence_opens_by_keyboard_and_gives_the_focus_back(page: Browser) -> N
         ".filter(e => e.checkVisibility()).map(e => e.innerText)"
     )
     (text,) = page.run(shown)
-    for said in ("flashinfer-python ==0.6.17 -> ==0.6.18", "mend it (#1)", "says <script>", "- a <script>"):
+    for said in ("flashinfer-python ==0.6.17 -> ==0.6.18", "repair it (#1)", "says <script>", "- a <script>"):
         assert said in text
     assert page.run("return document.activeElement.getAttribute('aria-expanded')") == "true"
     page.press("Escape")

@@ -44,20 +44,20 @@ def test_verdicts_are_those_that_the_document_defends(cached: Overlay, name: str
     options = [word for release in releases for word in ("--upstream", release)]
     report = cached("diff", name, *options, "--json", timeout=600).check().json["reports"][0]
     seen: dict[str, list[str]] = {}
-    for judgement in report["judgements"]:
-        seen.setdefault(judgement["patch"], []).append(judgement["verdict"])
-        assert judgement["evidence"]["behaviour"] is not None
+    for evaluation in report["judgements"]:
+        seen.setdefault(evaluation["patch"], []).append(evaluation["verdict"])
+        assert evaluation["evidence"]["behaviour"] is not None
     assert seen == verdicts
-    for judgement in report["judgements"]:
-        if judgement["retirable"]:
-            assert judgement["evidence"]["history"]["release"] in releases
+    for evaluation in report["judgements"]:
+        if evaluation["retirable"]:
+            assert evaluation["evidence"]["history"]["release"] in releases
 
 
 @pytest.mark.parametrize("name", ["glm53-flash-gb10", "dsv4-flash-gb10"])
 def test_all_releases_end_without_unknown(cached: Overlay, name: str) -> None:
     report = cached("diff", name, "--upstream", "all", "--json", timeout=600).check().json["reports"][0]
     assert [target["name"] for target in report["targets"]] == TABLES[name][0]
-    assert "unknown" not in {judgement["verdict"] for judgement in report["judgements"]}
+    assert "unknown" not in {evaluation["verdict"] for evaluation in report["judgements"]}
 
 
 def test_dflash_residual_is_retired_at_its_release(cached: Overlay, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_source_in_an_image_and_two_images(cached: Overlay, small_base: Base, tm
     image = ("--image", small_base.reference)
     report = cached("diff", "glm53-flash-gb10", *image, "--json", timeout=600).check().json["reports"][0]
     assert [target["source"] for target in report["targets"]] == ["image"]
-    assert {judgement["verdict"] for judgement in report["judgements"]} == {"carry"}
+    assert {evaluation["verdict"] for evaluation in report["judgements"]} == {"carry"}
     built = []
     for name, dropped in (("all", ""), ("fewer", "  except: [mamba-cache-for-requests]\n")):
         spec = cached.directory / "overlays/glm53-flash-gb10.yaml"

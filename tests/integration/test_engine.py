@@ -597,14 +597,14 @@ def test_a_series_that_removes_files_is_refused_by_the_docker_engine(
 
 def test_a_base_in_the_engine_that_is_not_the_bases_is_refused(bench: Bench) -> None:
     """Pre-images are read out of the engine's own copy; here that is another image, the patched one."""
-    from builder.base.image import Facts
+    from builder.base.image import BaseFiles
     from builder.errors import ImageMismatch
     from builder.oci.reference import parse_reference
     from builder.publish.docker_engine.bake import check_engine_base
     from builder.publish.docker_engine.connection import Engine as Connection
 
     lock = json.loads((bench.overlay.directory / "overlays" / f"{OVERLAY}.lock").read_text())
-    facts = Facts.from_json(lock["bases"][bench.base.partition("@")[2]])
+    facts = BaseFiles.from_json(lock["bases"][bench.base.partition("@")[2]])
     assert facts is not None
     connection = Connection(bench.engine.api, bench.engine.host)
     check_engine_base(connection, facts, parse_reference(bench.base))

@@ -1,4 +1,4 @@
-"""Export writes what it should and nothing else; refresh mends what was edited by hand, after showing it."""
+"""Export writes what it should and nothing else; refresh repairs what was edited by hand."""
 
 from __future__ import annotations
 

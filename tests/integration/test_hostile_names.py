@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from builder.author.inputs import read_pieces
+from builder.author.inputs import read_input_patches
 from builder.author.lint.text import lint_patch
 from builder.errors import InvalidInput
 from builder.oci.inflate import inflate
@@ -161,7 +161,7 @@ def test_a_long_text_is_read_in_time(what: str) -> None:
         lambda: parse_patch("p", data),
         lambda: list(lint_patch("p", "patches/one/p.patch", data)),
         lambda: read_head(data.partition(b"\n---\n")[0]).trailers(),
-        lambda: read_pieces(data, "p"),
+        lambda: read_input_patches(data, "p"),
     ):
         with suppress(InvalidInput):
             read()

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from builder.author.importing import Wish, import_pieces
-from builder.author.inputs import Piece, read_pieces, read_quilt, read_range
+from builder.author.importing import ImportOptions, import_input_patches
+from builder.author.inputs import InputPatch, read_input_patches, read_quilt, read_range
 from builder.author.lint.finding import RULES
 from builder.author.lint.text import lint_patch
 from builder.author.paths import find_reading, rewrite
-from builder.author.series_directory import Home, find_home
+from builder.author.series_directory import SeriesDirectory, find_series_directory
 from builder.errors import InvalidInput, PatchConflict
 from builder.project.project import find_root
 from builder.source.files import SourceFile
@@ -161,7 +161,7 @@ def test_configuration_of_the_repository_runs_nothing_and_changes_nothing(worksh
     (shop.upstream / DEMO).write_text(DEMO_TEXT.replace("b = 2", "b = 3"))
     (shop.upstream / ".gitattributes").write_text("*.py diff=evil\n")
     shop.git("commit", "--quiet", "--all", "-m", "three")
-    plain_text = [piece.diff for piece in read_range(shop.upstream, f"{shop.commit}..HEAD")]
+    plain_text = [input_patch.diff for input_patch in read_range(shop.upstream, f"{shop.commit}..HEAD")]
     owned = shop.directory / "owned"
     for key, value in {
         "diff.external": f"touch {owned}; false", "diff.evil.textconv": f"touch {owned}; cat",
@@ -169,7 +169,9 @@ def test_configuration_of_the_repository_runs_nothing_and_changes_nothing(worksh
         "format.coverLetter": "true", "color.ui": "always", "format.thread": "deep",
     }.items():  # fmt: skip
         shop.git("config", key, value)
-    assert [piece.diff for piece in read_range(shop.upstream, f"{shop.commit}..HEAD")] == plain_text
+    assert [
+        input_patch.diff for input_patch in read_range(shop.upstream, f"{shop.commit}..HEAD")
+    ] == plain_text
     assert not owned.exists()
 
 
@@ -205,8 +207,8 @@ def test_damaged_input_is_refused_or_read_and_nothing_else(data: st.DataObject) 
     for finding in lint_patch("p", "patches/demo/p.patch", text):
         assert finding.rule in RULES
     try:
-        for piece in read_pieces(text, "p.patch"):
-            rewrite(piece.diff, find_reading(piece.diff, {DEMO}, "p"))
+        for input_patch in read_input_patches(text, "p.patch"):
+            rewrite(input_patch.diff, find_reading(input_patch.diff, {DEMO}, "p"))
     except InvalidInput as error:
         if not error.where:
             raise
@@ -242,9 +244,9 @@ def test_what_editors_and_mailers_did_is_mended_and_said(workshop: SeriesProject
     """A1, A3, A4, A5 in one file."""
     broken = (MAIL + DIFF).replace("-1,5 +1,5", "-1,4 +1,3").replace("\n \n", "\n\n").rstrip("\n")
     one = bring(workshop, broken.replace("\n", "\r\n"))
-    mended = one["mended"]
-    assert isinstance(mended, list)
-    assert {mend["rule"] for mend in mended} == {
+    repaired = one["mended"]
+    assert isinstance(repaired, list)
+    assert {repair["rule"] for repair in repaired} == {
         "line-endings",
         "last-newline",
         "blank-context",
@@ -320,10 +322,10 @@ def test_offsets_are_gone_after_import(workshop: SeriesProject) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+def home(tmp_path_factory: pytest.TempPathFactory) -> SeriesDirectory:
     directory = tmp_path_factory.mktemp("home")
     (directory / "home").mkdir()
-    return find_home(find_root(SeriesProject(directory).root), "demo")
+    return find_series_directory(find_root(SeriesProject(directory).root), "demo")
 
 
 def release(tree: dict[str, SourceFile]) -> Upstream:
@@ -333,17 +335,20 @@ def release(tree: dict[str, SourceFile]) -> Upstream:
     )
 
 
-def fixed_point(home: Home, upstream: Upstream, pieces: list[Piece], after: dict[str, SourceFile]) -> None:
+def fixed_point(
+    home: SeriesDirectory, upstream: Upstream, input_patches: list[InputPatch], after: dict[str, SourceFile]
+) -> None:
     """Importing gives the tree that git has; importing what was written gives the same bytes."""
-    once = import_pieces(home, upstream, pieces, Wish())
-    again = import_pieces(
-        home, upstream, [p for one in once for p in read_pieces(one.data, one.name)], Wish()
+    once = import_input_patches(home, upstream, input_patches, ImportOptions())
+    again = import_input_patches(
+        home, upstream, [p for one in once for p in read_input_patches(one.data, one.name)], ImportOptions()
     )
     assert [one.data for one in again] == [one.data for one in once]
     mailbox = b"\n".join(one.data for one in once)
-    assert [one.data for one in import_pieces(home, upstream, read_pieces(mailbox, "x"), Wish())] == [
-        one.data for one in once
-    ]
+    assert [
+        one.data
+        for one in import_input_patches(home, upstream, read_input_patches(mailbox, "x"), ImportOptions())
+    ] == [one.data for one in once]
     judge = shared_judge()
     index = {"GIT_INDEX_FILE": str(judge.path / "fixed-index")}
     judge.git("read-tree", upstream.main.commit, env=index)
@@ -368,30 +373,35 @@ STEADY = settings(
 
 @STEADY
 @given(steps=STEPS)
-def test_git_mailboxes_are_a_fixed_point(home: Home, steps: list[dict[str, SourceFile]]) -> None:
+def test_git_mailboxes_are_a_fixed_point(home: SeriesDirectory, steps: list[dict[str, SourceFile]]) -> None:
     judge = shared_judge()
     base = tip = judge.commit(judge.tree(steps[0]), b"base")
     for number, step in enumerate(steps[1:]):
         tip = judge.commit(judge.tree(step), f"Größe {number}\n\nText.\n".encode(), tip)
     if base != tip:
         mailbox = judge.git("format-patch", "--stdout", f"{base}..{tip}")
-        fixed_point(home, release(steps[0]), read_pieces(mailbox, "x"), steps[-1])
+        fixed_point(home, release(steps[0]), read_input_patches(mailbox, "x"), steps[-1])
 
 
 @STEADY
 @given(steps=STEPS)
-def test_bare_diffs_are_a_fixed_point(home: Home, steps: list[dict[str, SourceFile]]) -> None:
+def test_bare_diffs_are_a_fixed_point(home: SeriesDirectory, steps: list[dict[str, SourceFile]]) -> None:
     judge = shared_judge()
     trees = [judge.tree(step) for step in steps]
     diffs = [judge.diff(a, b, "--abbrev=7", "--no-renames") for a, b in pairwise(trees)]
     if diffs:
-        fixed_point(home, release(steps[0]), [p for d in diffs for p in read_pieces(d, "x")], steps[-1])
+        fixed_point(
+            home, release(steps[0]), [p for d in diffs for p in read_input_patches(d, "x")], steps[-1]
+        )
 
 
 @STEADY
 @given(steps=STEPS, crlf=st.booleans())
 def test_quilt_directories_are_a_fixed_point(
-    home: Home, tmp_path_factory: pytest.TempPathFactory, steps: list[dict[str, SourceFile]], crlf: bool
+    home: SeriesDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[dict[str, SourceFile]],
+    crlf: bool,
 ) -> None:
     judge = shared_judge()
     quilt = tmp_path_factory.mktemp("quilt")
@@ -404,7 +414,7 @@ def test_quilt_directories_are_a_fixed_point(
         fixed_point(home, release(steps[0]), read_quilt(quilt), steps[-1])
 
 
-def test_a_file_of_ten_thousand_lines_is_a_fixed_point(home: Home) -> None:
+def test_a_file_of_ten_thousand_lines_is_a_fixed_point(home: SeriesDirectory) -> None:
     lines = [b"line %d\n" % number for number in range(10_000)]
     before = {"python/sglang/d/long.py": SourceFile("100644", b"".join(lines))}
     after = {
@@ -414,4 +424,4 @@ def test_a_file_of_ten_thousand_lines_is_a_fixed_point(home: Home) -> None:
     }
     judge = shared_judge()
     diff = judge.diff(judge.tree(before), judge.tree(after))
-    fixed_point(home, release(before), read_pieces(diff, "x"), after)
+    fixed_point(home, release(before), read_input_patches(diff, "x"), after)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.patch.patch import Patch
-from builder.retire.evaluate import Judgement
+from builder.retire.evaluate import Evaluation
 from tests.projects.adversarial_cases import CASES, Case
 from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, RUNS_F, HistoryProject
 
@@ -18,7 +18,7 @@ def lab(tmp_path: Path) -> HistoryProject:
     return HistoryProject(tmp_path)
 
 
-def one(lab: HistoryProject, pin: str, patch: Patch, target: str) -> Judgement:
+def one(lab: HistoryProject, pin: str, patch: Patch, target: str) -> Evaluation:
     return lab.judge(pin, [patch], target).of(patch.name, target)
 
 
@@ -258,7 +258,7 @@ def test_d6_first_commit_and_first_release_that_have_it_are_named(lab: HistoryPr
         lab.commit({"python/sglang/n.py": b"%d\n" % number}, f"work {number}")
     lab.git("tag", "v1.1.0")
     lab.commit({"python/sglang/n.py": b"a\n"})
-    fix = lab.commit({DEMO: P0_BEFORE.replace(b"a + b", b"a + b + 1")}, "mend f in other words (#36755)")
+    fix = lab.commit({DEMO: P0_BEFORE.replace(b"a + b", b"a + b + 1")}, "repair f in other words (#36755)")
     lab.commit({"python/sglang/n.py": b"b\n"}, tag="v1.2.0")
     lab.commit({"python/sglang/n.py": b"c\n"}, tag="v1.3.0")
     history = one(lab, pin, patch, "v1.3.0").evidence.history
@@ -272,7 +272,7 @@ def test_d6_without_a_repository_the_first_of_the_releases_asked(lab: HistoryPro
     for number, data in enumerate((P0_BEFORE, P0_AFTER, P0_AFTER), 1):
         lab.commit({DEMO: data}, tag=f"v1.{number}.0")
     report = lab.judge(pin, [patch], "v1.1.0", "v1.2.0", "v1.3.0", history=False)
-    assert [j.verdict.word for j in report.judgements] == ["carry", "merged", "merged"]
+    assert [j.verdict.word for j in report.evaluations] == ["carry", "merged", "merged"]
     history = report.of("p0", "v1.3.0").evidence.history
     assert history is not None
     assert (history.release, history.method, history.note) == ("v1.2.0", "releases", "")
@@ -396,7 +396,7 @@ def test_merged_earlier_patch_takes_nothing_from_a_later_one_on_the_same_lines(l
     lab.probe("p1", RUNS_F.replace("value == 4", f"b'3 + 0' in tree.read({DEMO!r})"))
     lab.commit({DEMO: P0_AFTER}, tag="v1.1.0")
     report = lab.judge(pin, [first, second], "v1.1.0")
-    assert [j.verdict.word for j in report.judgements] == ["merged", "carry"]
+    assert [j.verdict.word for j in report.evaluations] == ["merged", "carry"]
 
 
 def test_two_patches_squashed_into_one_commit_are_both_merged(lab: HistoryProject) -> None:
@@ -405,7 +405,7 @@ def test_two_patches_squashed_into_one_commit_are_both_merged(lab: HistoryProjec
     second = lab.patch("p1", lab.after(pin, first), {DEMO: both}, "Overlay-Probe: none [it changes nothing]")
     lab.commit({DEMO: both + b"\n\nmore = 1\n"}, "squashed (#7)", tag="v1.1.0")
     report = lab.judge(pin, [first, second], "v1.1.0")
-    assert [j.verdict.word for j in report.judgements] == ["merged", "merged"]
+    assert [j.verdict.word for j in report.evaluations] == ["merged", "merged"]
 
 
 def test_still_applies_cleanly_although_the_defect_went_elsewhere(lab: HistoryProject) -> None:
@@ -422,7 +422,7 @@ def test_merged_and_reverted_is_carried(lab: HistoryProject) -> None:
     lab.commit({DEMO: P0_AFTER}, tag="v1.1.0")
     lab.commit({DEMO: P0_BEFORE}, tag="v1.2.0")
     report = lab.judge(pin, [patch], "v1.1.0", "v1.2.0", history=False)
-    assert [j.verdict.word for j in report.judgements] == ["merged", "carry"]
+    assert [j.verdict.word for j in report.evaluations] == ["merged", "carry"]
 
 
 def test_merged_text_whose_defect_is_still_there_is_said(lab: HistoryProject) -> None:
@@ -464,7 +464,7 @@ def test_created_and_deleted_files(lab: HistoryProject) -> None:
     lab.commit({"python/sglang/old.py": None}, tag="v1.2.0")
     lab.commit({"python/sglang/new.py": b"new = 2\n"}, tag="v1.3.0")
     report = lab.judge(pin, [patch], "v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0", history=False)
-    assert [j.evidence.text.state for j in report.judgements] == ["carries", "partial", "merged", "conflict"]
+    assert [j.evidence.text.state for j in report.evaluations] == ["carries", "partial", "merged", "conflict"]
 
 
 def test_crlf_and_bytes_that_are_no_text_survive(lab: HistoryProject) -> None:

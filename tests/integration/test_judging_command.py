@@ -23,7 +23,7 @@ def root(lab: HistoryProject, tmp_path: Path) -> Path:
     lab.probe("p0")
     patch = lab.patch("p0", pin, {DEMO: P0_AFTER})
     lab.commit({"n": b"1"}, tag="v1.1.0")
-    lab.commit({DEMO: P0_AFTER}, "mend f (#5)", tag="v1.2.0")
+    lab.commit({DEMO: P0_AFTER}, "repair f (#5)", tag="v1.2.0")
     lab.commit({DEMO: P0_BEFORE.replace(b"b = 2", b"b = 2.5")}, "break f again", tag="v1.3.0")
     return write_root(lab, tmp_path / "root", pin, [patch])
 
@@ -33,7 +33,7 @@ def test_table_of_one_target_says_why(lab: HistoryProject, root: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "PATCH  ON v1.2.0  TEXT    PROBE  WHY\np0     merged     merged  fixed  f() is 4\n" in done.stdout
     assert "p0: merged since v1.2.0, " in done.stdout
-    assert "mend f (#5) (#5): f() is 4" in done.stdout
+    assert "repair f (#5) (#5): f() is 4" in done.stdout
 
 
 def test_table_of_several_targets_is_a_matrix(lab: HistoryProject, root: Path) -> None:
@@ -46,10 +46,10 @@ def test_table_of_several_targets_is_a_matrix(lab: HistoryProject, root: Path) -
 def test_json_has_the_same_facts(lab: HistoryProject, root: Path) -> None:
     done = overlay(lab, root, "diff", "demo", "--upstream", f"{lab.repository}@v1.3.0", "--json")
     (report,) = json.loads(done.stdout)["reports"]
-    (judgement,) = report["judgements"]
-    assert (judgement["verdict"], judgement["retirable"]) == ("rework", False)
-    assert judgement["evidence"]["text"]["hunks"][0]["state"] == "conflict"
-    assert judgement["evidence"]["behaviour"]["pristine"]["state"] == "defect"
+    (evaluation,) = report["judgements"]
+    assert (evaluation["verdict"], evaluation["retirable"]) == ("rework", False)
+    assert evaluation["evidence"]["text"]["hunks"][0]["state"] == "conflict"
+    assert evaluation["evidence"]["behaviour"]["pristine"]["state"] == "defect"
     assert report["changes"] == [
         {"patch": "p0", "target": f"{lab.repository}@v1.3.0", "was": None, "now": "rework"}
     ]
@@ -91,8 +91,8 @@ def test_remote_branch_is_fetched_with_only_what_is_needed(lab: HistoryProject, 
     (root / "overlays/demo.yaml").write_text(text)
     done = overlay(lab, root, "diff", "demo", "--upstream", "next-release", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    (judgement,) = json.loads(done.stdout)["reports"][0]["judgements"]
-    assert (judgement["verdict"], judgement["evidence"]["text"]["state"]) == ("carry", "moves")
+    (evaluation,) = json.loads(done.stdout)["reports"][0]["judgements"]
+    assert (evaluation["verdict"], evaluation["evidence"]["text"]["state"]) == ("carry", "moves")
     unknown = overlay(lab, root, "diff", "demo", "--upstream", "no-such-branch")
     assert (unknown.returncode, "no such branch or tag" in unknown.stderr) == (1, True)
 
@@ -111,8 +111,8 @@ def test_history_of_a_remote_is_bisected_without_a_clone_of_it(lab: HistoryProje
     spec.write_text(spec.read_text().replace(str(lab.repository), f"file://{lab.repository}"))
     done = overlay(lab, root, "diff", "demo", "--upstream", "line", "--history", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    (judgement,) = json.loads(done.stdout)["reports"][0]["judgements"]
-    history = judgement["evidence"]["history"]
+    (evaluation,) = json.loads(done.stdout)["reports"][0]["judgements"]
+    history = evaluation["evidence"]["history"]
     assert (history["commit"], history["release"], history["method"]) == (commits[17], "v1.1.0", "bisection")
     assert history["pull_request"] == "#17"
 

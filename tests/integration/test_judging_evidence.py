@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.patch.patch import Patch, parse_patch
-from builder.retire.evaluate import Judgement
+from builder.retire.evaluate import Evaluation
 from builder.retire.markdown import evidence_rows
 from builder.retire.retire import retired_patch
 from tests.projects.history import DEMO, P0_AFTER, P0_BEFORE, HistoryProject, mail, overlay, write_root
@@ -46,7 +46,7 @@ def lab(tmp_path: Path) -> HistoryProject:
 
 def judged(
     lab: HistoryProject, before: bytes, after: bytes, *upstream: bytes, trailer: str = ""
-) -> list[Judgement]:
+) -> list[Evaluation]:
     """One patch, judged on each of the releases that follow."""
     pin = lab.commit({DEMO: before}, tag="v1.0.0")
     patch = lab.patch("p0", pin, {DEMO: after}, *([trailer] if trailer else []))
@@ -58,12 +58,12 @@ def judged(
     return [report.of(patch.name, tag) for tag in tags]
 
 
-def one(lab: HistoryProject, before: bytes, after: bytes, target: bytes) -> Judgement:
+def one(lab: HistoryProject, before: bytes, after: bytes, target: bytes) -> Evaluation:
     (found,) = judged(lab, before, after, target)
     return found
 
 
-def proof(found: Judgement) -> tuple[str, str | None]:
+def proof(found: Evaluation) -> tuple[str, str | None]:
     return found.verdict.word, found.evidence.text.proof
 
 
@@ -356,16 +356,16 @@ def test_a_probe_that_does_not_find_a_name_is_told_where_it_may_have_gone(
 
 def with_number(lab: HistoryProject, pin: str, files: dict[str, bytes], number: int) -> Patch:
     patch = lab.patch("p0", pin, files)  # type: ignore[arg-type]
-    return parse_patch("p0", patch.data.replace(b"Subject: p0\n", b"Subject: mend f (#%d)\n" % number))
+    return parse_patch("p0", patch.data.replace(b"Subject: p0\n", b"Subject: repair f (#%d)\n" % number))
 
 
 def test_its_pull_request_is_found_and_so_is_the_revert(lab: HistoryProject) -> None:
     pin = lab.commit({DEMO: P0_BEFORE}, tag="v1.0.0")
     patch = with_number(lab, pin, {DEMO: P0_AFTER}, 12)
     assert patch.subject.endswith("(#12)"), patch.subject
-    lab.commit({DEMO: P0_AFTER}, "mend f (#12)", tag="v1.1.0")
-    lab.commit({DEMO: P0_BEFORE}, 'Revert "mend f (#12)" (#15)', tag="v1.2.0")
-    lab.commit({DEMO: P0_AFTER}, 'Reapply "mend f (#12)" (#16)', tag="v1.3.0")
+    lab.commit({DEMO: P0_AFTER}, "repair f (#12)", tag="v1.1.0")
+    lab.commit({DEMO: P0_BEFORE}, 'Revert "repair f (#12)" (#15)', tag="v1.2.0")
+    lab.commit({DEMO: P0_AFTER}, 'Reapply "repair f (#12)" (#16)', tag="v1.3.0")
     report = lab.judge(pin, [patch], "v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0")
     said = {name: report.of("p0", name) for name in ("v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0")}
     assert [found.verdict.word for found in said.values()] == ["carry", "merged", "carry", "merged"]

@@ -13,8 +13,8 @@ from tests.projects.image import ImageProject, Layout
 def test_a_base_is_judged(tmp_path: Path) -> None:
     world = ImageProject.create(tmp_path)
     run = world.overlay("diff", "demo", "--image", world.base().reference, "--json").check()
-    (judgement,) = run.json["reports"][0]["judgements"]
-    assert judgement["verdict"] == "carry"
+    (evaluation,) = run.json["reports"][0]["judgements"]
+    assert evaluation["verdict"] == "carry"
 
 
 @pytest.mark.parametrize("labels", ["its own", "none", "of another version"])

@@ -53,7 +53,7 @@ def test_again_is_the_same_without_a_merge(lab: HistoryProject, merges: list[obj
     again = lab.judge(pin, patches, "v1.1.0", "v1.2.0")
     assert len(merges) == 2
     assert again.as_json() == first.as_json()
-    assert again.judgements == first.judgements
+    assert again.evaluations == first.evaluations
 
 
 def test_side_by_side_finds_the_same(lab: HistoryProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_side_by_side_finds_the_same(lab: HistoryProject, monkeypatch: pytest.Mo
     for processors in (1, 2, 3):
         shutil.rmtree(lab.cache, ignore_errors=True)
         monkeypatch.setattr(judging.os, "cpu_count", lambda count=processors: count)
-        found.append(lab.judge(pin, patches, "v1.0.0", "v1.1.0", "v1.2.0").judgements)
+        found.append(lab.judge(pin, patches, "v1.0.0", "v1.1.0", "v1.2.0").evaluations)
     assert found[0] == found[1] == found[2]
 
 
@@ -113,7 +113,7 @@ def test_what_a_limit_ended_is_asked_again(lab: HistoryProject, merges: list[obj
     pin, patches = series(lab)
     lab.probe("p0", "def probe(tree):\n    while True: pass\n")
     first = lab.judge(pin, patches, "v1.2.0", timeout=1)
-    assert first.judgements[0].verdict.word == "unknown"
+    assert first.evaluations[0].verdict.word == "unknown"
     (entry,) = entries(lab)
     assert b'"asked":null' in entry.read_bytes()
     lab.judge(pin, patches, "v1.2.0", timeout=1)
@@ -124,6 +124,6 @@ def test_a_probe_that_cannot_tell_is_not_asked_again(lab: HistoryProject, merges
     pin, patches = series(lab)
     lab.probe("p0", "from builder.probe.harness import unknown\ndef probe(tree): return unknown('other')\n")
     first = lab.judge(pin, patches, "v1.1.0")
-    assert first.judgements[0].verdict.word == "unknown"
-    assert lab.judge(pin, patches, "v1.1.0").judgements == first.judgements
+    assert first.evaluations[0].verdict.word == "unknown"
+    assert lab.judge(pin, patches, "v1.1.0").evaluations == first.evaluations
     assert len(merges) == 1

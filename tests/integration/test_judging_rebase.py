@@ -51,7 +51,7 @@ def work_tree(lab: HistoryProject) -> Path:
 
 def test_merged_patch_is_left_out_and_the_rest_carried(lab: HistoryProject, tmp_path: Path) -> None:
     pin, patches = two_patches(lab)
-    new = lab.commit({DEMO: P0_AFTER}, "mend f (#5)", tag="v1.1.0")
+    new = lab.commit({DEMO: P0_AFTER}, "repair f (#5)", tag="v1.1.0")
     root = write_root(lab, tmp_path / "root", pin, patches, lists="only: [p0, p1]\n")
     (root / "overlays/demo.lock").write_text('{"schema": 1}\n')
     done = rebase(lab, root, "--onto", "v1.1.0", "--json")
@@ -189,7 +189,7 @@ def no_probes(lab: HistoryProject, *trailers: str) -> tuple[str, list[Patch]]:
     p0 = lab.patch("p0", pin, {DEMO: P0_AFTER}, *trailers)
     lab.probe("p1", OTHER_PROBE)
     p1 = lab.patch("p1", pin, {OTHER: b"x = 2\n"}, "Overlay-Depends: p0")
-    lab.commit({DEMO: P0_AFTER}, "mend f (#5)", tag="v1.1.0")
+    lab.commit({DEMO: P0_AFTER}, "repair f (#5)", tag="v1.1.0")
     return pin, [p0, p1]
 
 

@@ -39,7 +39,7 @@ def needless(lab: HistoryProject, tmp_path: Path) -> Path:
     lab.probe("p1", OTHER_PROBE)
     p0 = lab.patch("p0", old, {DEMO: P0_AFTER})
     p1 = lab.patch("p1", old, {OTHER: b"x = 2\n"}, "Overlay-Depends: p0")
-    pin = lab.commit({DEMO: P0_BEFORE.replace(b"a + b", b"a + b + 1")}, "mend f (#5)", tag="v1.0.0")
+    pin = lab.commit({DEMO: P0_BEFORE.replace(b"a + b", b"a + b + 1")}, "repair f (#5)", tag="v1.0.0")
     return write_root(lab, tmp_path / "root", pin, [p0, p1], lists="only: [p0, p1]  # both\n")
 
 

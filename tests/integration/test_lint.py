@@ -54,7 +54,7 @@ def test_wrong_counts_are_named_with_line_both_counts_and_the_mend(workshop: Ser
 
 
 def test_hunk_with_fewer_lines_than_it_counts_is_a_cut_patch(workshop: SeriesProject) -> None:
-    """What is left of it may be half a function: nothing mends that."""
+    """What is left of it may be half a function: nothing repairs that."""
     path = workshop.add("one", (DEMO, *GOOD))
     line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -1,6 +1,7 @@")
     before = path.read_bytes()

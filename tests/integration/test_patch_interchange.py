@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from builder.author.export import as_mailbox, export_applied
-from builder.author.importing import Wish, import_pieces
-from builder.author.inputs import Piece, read_pieces, read_quilt, read_range
-from builder.author.series_directory import Home, find_home, series_names
+from builder.author.importing import ImportOptions, import_input_patches
+from builder.author.inputs import Piece, read_input_patches, read_quilt, read_range
+from builder.author.series_directory import SeriesDirectory, find_series_directory, series_names
 from builder.patch.apply import try_series
 from builder.patch.diff import FileDiff
 from builder.patch.patch import parse_patch
@@ -37,7 +37,7 @@ class Bench:
     """A series of this repository, and the files it touches in a git repository."""
 
     def __init__(self, name: str, directory: Path) -> None:
-        self.home = find_home(find_root(ROOT), name)
+        self.home = find_series_directory(find_root(ROOT), name)
         self.directory = directory
         self.series = self.home.series()
         before = self._sources()
@@ -81,8 +81,8 @@ class Bench:
         empty = self.directory / "empty"
         empty.mkdir()
         (empty / "series").write_text("")
-        home: Home = replace(self.home, directory=empty)
-        imported = import_pieces(home, self.upstream, pieces, Wish())
+        home: SeriesDirectory = replace(self.home, directory=empty)
+        imported = import_input_patches(home, self.upstream, pieces, ImportOptions())
         return [diff_of(one.data) for one in imported]
 
     def diffs(self) -> list[bytes]:
@@ -173,7 +173,7 @@ def test_a_mailbox_of_ours_comes_back_byte_for_byte(bench: Bench) -> None:
     (empty / "series").write_text("")
     mailbox = as_mailbox(export_applied(bench.applied))
     home = replace(bench.home, directory=empty)
-    imported = import_pieces(home, bench.upstream, read_pieces(mailbox, "x"), Wish())
+    imported = import_input_patches(home, bench.upstream, read_input_patches(mailbox, "x"), ImportOptions())
     # Between two mails of a mailbox is a blank line, so what came in is not quite the file: its hash is kept.
     assert [_without_hash(one.data) for one in imported] == [_without_hash(data) for data in bench.written]
 

@@ -59,9 +59,9 @@ def test_patch_of_the_development_lane_mends_the_reconstruction(
     prober: Prober, development: MappingTree
 ) -> None:
     assert said(prober, DFLASH, development).state == "defect"
-    mended = patched(development, f"v0.5.20-dev/{DFLASH}")
-    assert said(prober, DFLASH, mended).state == "fixed"
-    assert said(prober, EAGLE3, mended).state == "defect"
+    repaired = patched(development, f"v0.5.20-dev/{DFLASH}")
+    assert said(prober, DFLASH, repaired).state == "fixed"
+    assert said(prober, EAGLE3, repaired).state == "defect"
 
 
 def test_patch_of_the_development_lane_lands_in_a_longer_file(

@@ -21,7 +21,7 @@ SIZING = "python/sglang/srt/mem_cache/kv_cache_configurator.py"
 
 
 @pytest.fixture(scope="module")
-def mended() -> MappingTree:
+def repaired() -> MappingTree:
     return patched(release_tree("0.5.20"), "v0.5.20/mamba-cache-for-requests")
 
 
@@ -32,8 +32,8 @@ def test_every_release_serves_fewer_than_asked(prober: Prober, version: str) -> 
     assert "8 asked, 4 served of 16 GiB" in answer.evidence
 
 
-def test_patch_serves_what_was_asked(prober: Prober, mended: MappingTree) -> None:
-    answer = prober.ask(PROBE, mended)
+def test_patch_serves_what_was_asked(prober: Prober, repaired: MappingTree) -> None:
+    answer = prober.ask(PROBE, repaired)
     assert answer.state == "fixed", answer
     assert "8 asked, 8 served of 16 GiB (41 slots)" in answer.evidence
 

@@ -1,4 +1,4 @@
-"""``shm-broadcast-host-ip``: the defect, both patches, ways to break them, and other ways to mend it."""
+"""``shm-broadcast-host-ip``: the defect, both patches, ways to break them, and other ways to repair it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENVIRON = SRT + "environ.py"
 
 
 @pytest.fixture(scope="module")
-def mended() -> dict[str, MappingTree]:
+def repaired() -> dict[str, MappingTree]:
     return {v: patched(release_tree(v), f"v{v}/shm-broadcast-host-ip") for v in ("0.5.17", "0.5.20")}
 
 
@@ -31,15 +31,15 @@ def test_every_release_advertises_the_default_route(prober: Prober, version: str
 
 @pytest.mark.parametrize("version", ["0.5.17", "0.5.20"])
 def test_patch_advertises_the_rendezvous_network(
-    prober: Prober, mended: dict[str, MappingTree], version: str
+    prober: Prober, repaired: dict[str, MappingTree], version: str
 ) -> None:
-    answer = prober.ask(PROBE, mended[version])
+    answer = prober.ask(PROBE, repaired[version])
     assert answer.state == "fixed", answer
     assert "advertises 10.0.0.1" in answer.evidence
 
 
-def test_moved_file_is_found(prober: Prober, mended: dict[str, MappingTree]) -> None:
-    tree = mended["0.5.20"]
+def test_moved_file_is_found(prober: Prober, repaired: dict[str, MappingTree]) -> None:
+    tree = repaired["0.5.20"]
     there = {path: tree.read(path) for path in tree.paths(SRT) if path.endswith(".py")}
     moved = {**there, SRT + "distributed/message_queue.py": there.pop(QUEUE)}
     assert prober.ask(PROBE, MappingTree(moved)).state == "fixed"
@@ -49,8 +49,8 @@ def test_queue_that_is_not_found_is_unknown(prober: Prober) -> None:
     assert prober.ask(PROBE, MappingTree({SRT + "x.py": b"pass\n"})).state == "unknown"
 
 
-def test_queue_without_what_it_needs_is_unknown(prober: Prober, mended: dict[str, MappingTree]) -> None:
-    tree = mended["0.5.20"]
+def test_queue_without_what_it_needs_is_unknown(prober: Prober, repaired: dict[str, MappingTree]) -> None:
+    tree = repaired["0.5.20"]
     for missing in (GROUPS, NETWORK, ENVIRON):
         rest = {path: tree.read(path) for path in (QUEUE, GROUPS, NETWORK, ENVIRON) if path != missing}
         answer = prober.ask(PROBE, MappingTree(rest))

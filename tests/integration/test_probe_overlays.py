@@ -1,4 +1,4 @@
-"""``overlay probe`` on the real pins: every patch of an overlay finds its defect and mends it."""
+"""``overlay probe`` on the real pins: every patch of an overlay finds its defect and repairs it."""
 
 from __future__ import annotations
 

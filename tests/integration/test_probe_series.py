@@ -1,4 +1,4 @@
-"""The series against all probes: each patch mends its own defect and no other, on its declared lines."""
+"""The series against all probes: each patch repairs its own defect and no other, on its declared lines."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_patch_alone_flips_its_own_probe_and_no_other(name: str, patch: str, rem
         if probe not in series.names and flip == ("absent", "fixed")
     }
     finished = dict.fromkeys(FINISHES.get((series.name, patch), ()), ("defect", "fixed"))
-    mended = dict.fromkeys((p.name for p in needed), ("defect", "fixed"))
-    assert changed == mended | finished | brought
+    repaired = dict.fromkeys((p.name for p in needed), ("defect", "fixed"))
+    assert changed == repaired | finished | brought
 
 
 def _with_what_it_needs(series: Series, name: str) -> tuple[Patch, ...]:

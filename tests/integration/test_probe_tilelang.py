@@ -18,7 +18,7 @@ def pristine() -> WheelTree:
 
 
 @pytest.fixture(scope="module")
-def mended(pristine: WheelTree) -> dict[str, MappingTree]:
+def repaired(pristine: WheelTree) -> dict[str, MappingTree]:
     return {name: patched(pristine, f"v0.5.20/{name}") for name in NAMES}
 
 
@@ -38,19 +38,19 @@ def test_releases_are_told_apart(prober: Prober, version: str, smem: str, nope: 
     )
 
 
-def test_each_patch_flips_its_own_probe_alone(prober: Prober, mended: dict[str, MappingTree]) -> None:
-    for patch, tree in mended.items():
+def test_each_patch_flips_its_own_probe_alone(prober: Prober, repaired: dict[str, MappingTree]) -> None:
+    for patch, tree in repaired.items():
         states = {name: said(prober, name, tree).state for name in NAMES}
         assert states == {name: "fixed" if name == patch else "defect" for name in NAMES}, patch
 
 
 def test_the_figures_are_the_ones_of_the_compiler(
-    prober: Prober, pristine: WheelTree, mended: dict[str, MappingTree]
+    prober: Prober, pristine: WheelTree, repaired: dict[str, MappingTree]
 ) -> None:
     before = said(prober, SMEM, pristine).evidence
     for figure in ("151,552 B at 16 heads", "169,984 B at 24, 32 heads", "206,848 B at 64, 128 heads"):
         assert figure in before
-    after = said(prober, SMEM, mended[SMEM]).evidence
+    after = said(prober, SMEM, repaired[SMEM]).evidence
     for figure in (
         "84,992 B at 16, 24, 32, 64, 128 heads (NoPE)",
         "95,232 B at 16, 24, 32, 64, 128 heads (RoPE)",

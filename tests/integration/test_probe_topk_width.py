@@ -16,7 +16,7 @@ BUILDER = "python/sglang/kernels/ops/speculative/dspark/dspark_attn_metadata.py"
 
 
 @pytest.fixture(scope="module")
-def mended(release: dict[str, WheelTree]) -> MappingTree:
+def repaired(release: dict[str, WheelTree]) -> MappingTree:
     return patched(release["0.5.17"], f"v0.5.17/{NAME}")
 
 
@@ -53,10 +53,10 @@ def test_same_source_with_another_pin_gets_another_answer(
 
 
 def test_table_stays_as_it_is_where_flashinfer_says_that_it_has_a_kernel(
-    prober: Prober, mended: MappingTree
+    prober: Prober, repaired: MappingTree
 ) -> None:
-    assert "192 -> 512" in said(prober, mended).evidence
-    assert "192 -> 192" in said(prober, pinning(mended, "0.6.15.post1", "0.7.2")).evidence
+    assert "192 -> 512" in said(prober, repaired).evidence
+    assert "192 -> 192" in said(prober, pinning(repaired, "0.6.15.post1", "0.7.2")).evidence
 
 
 def test_fix_where_the_table_is_made_counts_too(prober: Prober, release: dict[str, WheelTree]) -> None:
@@ -77,7 +77,7 @@ def test_unknown_way_to_the_kernel_is_not_called_absent(
     assert said(prober, MappingTree({DISPATCH: text}, release["0.5.17"])).state == "unknown"
 
 
-def test_patch_leaves_the_other_backends_alone(release: dict[str, WheelTree], mended: MappingTree) -> None:
-    before, after = (tree.read(DISPATCH).decode() for tree in (release["0.5.17"], mended))
+def test_patch_leaves_the_other_backends_alone(release: dict[str, WheelTree], repaired: MappingTree) -> None:
+    before, after = (tree.read(DISPATCH).decode() for tree in (release["0.5.17"], repaired))
     entry = "def flash_mla_with_kvcache_sm120("
     assert before[before.index(entry) : before.index("def _flash_mla_flashinfer(")].rstrip() in after

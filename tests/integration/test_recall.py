@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.build import reuse as module
-from builder.build.reuse import Asked, keep, watch
+from builder.build.reuse import BuildKey, store_build, take_snapshot
 from builder.project.cache import LARGEST, Store
 from builder.project.project import find_root
 from tests.conftest import Run
@@ -191,16 +191,16 @@ def test_attestations_are_recalled_where_they_were_made(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_during_the_build_keeps_nothing(tmp_path: Path) -> None:
     built = Built(tmp_path)
-    asked = Asked(find_root(built.world.root), NAME, None, ())
-    watched = watch(asked)
-    assert watched
+    key = BuildKey(find_root(built.world.root), NAME, None, ())
+    snapshot = take_snapshot(key)
+    assert snapshot
     finished = module.from_parts(*_parts(built.kept))
     append_to(lambda world: world.root / "patches/one/series")(built.world)
-    keep(watched, tmp_path / "other", module.Lock(), finished)
+    store_build(snapshot, tmp_path / "other", module.Lock(), finished)
     assert not (tmp_path / "other").exists()
-    watched = watch(asked)
-    assert watched
-    keep(watched, tmp_path / "other", module.Lock(), finished)
+    snapshot = take_snapshot(key)
+    assert snapshot
+    store_build(snapshot, tmp_path / "other", module.Lock(), finished)
     assert len(list((tmp_path / "other/built").iterdir())) == 1
 
 
@@ -211,11 +211,11 @@ def _parts(path: Path) -> tuple[dict[str, object], list[bytes]]:
 
 def test_another_program_is_another_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = ImageProject.create_apart(tmp_path)
-    asked = Asked(find_root(world.root), NAME, None, ())
-    before = asked.read_files("one")
-    assert asked.read_files("one") == before
+    key = BuildKey(find_root(world.root), NAME, None, ())
+    before = key.read_files("one")
+    assert key.read_files("one") == before
     monkeypatch.setattr(module, "_PROGRAM", "another")
-    assert asked.read_files("one") != before
+    assert key.read_files("one") != before
 
 
 def test_a_program_is_another_by_name_size_and_time(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_program_is_another_by_name_size_and_time(tmp_path: Path) -> None:
     assert module.program_stamp(tmp_path) == stamps[0]
     was = source.stat()
     source.write_text("two")
-    os.utime(source, ns=(was.st_atime_ns, was.st_mtime_ns))  # as copies do that keep times
+    os.utime(source, ns=(was.st_atime_ns, was.st_mtime_ns))  # as copies do that store_build times
     stamps.append(module.program_stamp(tmp_path))
     source.write_text("three")
     stamps.append(module.program_stamp(tmp_path))

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
-from builder.oci.lanes import side_by_side
 from builder.oci.layout import Layout
 from builder.oci.model import (
     DOCKER_CONFIG,
@@ -36,6 +35,7 @@ from builder.oci.model import (
     canonical_json,
     sha256_digest,
 )
+from builder.oci.parallel import run_parallel
 from builder.oci.reference import Reference, parse_reference
 from builder.oci.registry.client import MOST_PAGES, Network, Repository
 from builder.oci.registry.retry import RetryPolicy
@@ -1064,7 +1064,7 @@ def test_threads_that_meet_a_registry_first_find_out_once_who_they_are(
     read: list[bytes] = []
     with connect(warnings, path) as network:
         repository = network.repository(Reference(tokens.registry, "public/app"))
-        side_by_side([lambda check: read.append(repository.read_blob(blob(LAYER)))] * 8, 8)
+        run_parallel([lambda check: read.append(repository.read_blob(blob(LAYER)))] * 8, 8)
     assert read == [LAYER] * 8
     assert [asked.login for asked in tokens.asked] == [USER, None]
     assert len(warnings) == 1

@@ -56,9 +56,9 @@ def test_names_that_are_not_found_are_no_defects_that_are_gone(overlay: Overlay,
     cached = overlay.with_environment(OVERLAY_CACHE=str(CACHE))
     target = f"{renamed(tmp_path)}@main"
     report = cached("diff", "glm53-flash-gb10", "--upstream", target, "--json", timeout=600).check().json
-    judgements = report["reports"][0]["judgements"]
-    assert {j["verdict"] for j in judgements} <= {"carry", "rework", "unknown"}
-    assert not [j["patch"] for j in judgements if j["retirable"]]
-    unknown = [j for j in judgements if j["verdict"] == "unknown"]
+    evaluations = report["reports"][0]["judgements"]
+    assert {j["verdict"] for j in evaluations} <= {"carry", "rework", "unknown"}
+    assert not [j["patch"] for j in evaluations if j["retirable"]]
+    unknown = [j for j in evaluations if j["verdict"] == "unknown"]
     assert len(unknown) >= 4
     assert {j["evidence"]["behaviour"]["pristine"]["state"] for j in unknown} == {"unknown"}

@@ -440,11 +440,11 @@ def test_diff_says_rework_with_name_and_line(lab: HistoryProject, tmp_path: Path
     _, root = unsound(lab, tmp_path / "root")
     url = ("--upstream-url", str(lab.repository))
     done = overlay(lab, root, "diff", "demo", "--upstream", "v1.1.0", *url, "--json")
-    (judgement,) = json.loads(done.stdout)["reports"][0]["judgements"]
-    assert judgement["verdict"] == "rework"
-    assert "get_conf is not defined" in judgement["why"]
-    assert f"{USE}, line 13" in judgement["why"]
-    assert judgement["evidence"]["flaws"][0]["name"] == "get_conf"
+    (evaluation,) = json.loads(done.stdout)["reports"][0]["judgements"]
+    assert evaluation["verdict"] == "rework"
+    assert "get_conf is not defined" in evaluation["why"]
+    assert f"{USE}, line 13" in evaluation["why"]
+    assert evaluation["evidence"]["flaws"][0]["name"] == "get_conf"
 
 
 def test_diff_and_rebase_see_a_keyword_that_upstream_added_elsewhere_in_the_call(
@@ -480,8 +480,8 @@ def test_diff_says_what_it_could_not_look_at(lab: HistoryProject, tmp_path: Path
     diff = ("diff", "demo", "--upstream-url", str(lab.repository), "--upstream", "v1.1.0")
     for _ in range(2):
         assert f"  p0: {bad}, line 1: does not compile:" in overlay(lab, root, *diff).stdout
-    (judgement,) = json.loads(overlay(lab, root, *diff, "--json").stdout)["reports"][0]["judgements"]
-    (note,) = judgement["evidence"]["notes"]
+    (evaluation,) = json.loads(overlay(lab, root, *diff, "--json").stdout)["reports"][0]["judgements"]
+    (note,) = evaluation["evidence"]["notes"]
     assert note.endswith("as before the change")
 
 
@@ -635,7 +635,7 @@ def test_refresh_refuses_what_its_patch_breaks(workshop: SeriesProject) -> None:
         assert ran.code == 3
         assert ran.error
         assert "one, python/sglang/demo.py, line 4" in ran.error.where
-        assert f"mend {path}" in ran.error.hint
+        assert f"repair {path}" in ran.error.hint
     assert workshop.bytes() == before
     allowed = b"Upstream-Status: Pending\nOverlay-Allow: undefined-name get_b [a loader makes it]"
     path.write_bytes(path.read_bytes().replace(b"Upstream-Status: Pending", allowed))

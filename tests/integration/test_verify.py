@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Overlay
 from tests.integration.bases import Base, changed_base, wheel_base
 from tests.integration.conftest import with_sources
-from tests.integration.judge import MANIFEST, OVERLAY, Judgement, in_image
+from tests.integration.judge import MANIFEST, OVERLAY, Evaluation, in_image
 from tests.integration.tampering import Workshop, add_overlay, file, mail
 
 PATCHED = in_image("python/sglang/srt/environ.py")
@@ -34,11 +34,11 @@ def kinds(deviations: list[dict[str, str]]) -> list[tuple[str, str]]:
     return [(deviation["kind"], deviation["where"]) for deviation in deviations]
 
 
-def test_an_image_as_it_was_built_passes(workshop: Workshop, judgement: Judgement) -> None:
+def test_an_image_as_it_was_built_passes(workshop: Workshop, evaluation: Evaluation) -> None:
     result = workshop.verify(workshop.digest).check().json
     assert result["deviations"] == []
     assert result["notes"] == []
-    assert result["files"] == len(judgement.after)
+    assert result["files"] == len(evaluation.after)
     assert result["series"] == []
 
 

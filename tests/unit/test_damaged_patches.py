@@ -1,4 +1,4 @@
-"""No part of a patch is lost in silence: what git refuses is refused, or mended visibly.
+"""No part of a patch is lost in silence: what git refuses is refused, or repaired visibly.
 
 git is the judge: what both of us read must be the same files.
 """
@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.author.inputs import read_pieces
+from builder.author.inputs import read_input_patches
 from builder.author.lint.finding import RULES
 from builder.author.lint.text import lint_patch
 from builder.author.paths import find_reading, rewrite
 from builder.errors import InvalidInput
 from builder.patch.diff import parse_diff
 from builder.patch.patch import parse_patch
-from builder.patch.repair import mend_text, put_back_blanks
+from builder.patch.repair import put_back_blanks, repair_text
 from tests.examples import examples
 from tests.projects.trees import PLAIN
 
@@ -61,10 +61,10 @@ def read(data: bytes) -> list[str]:
 
 
 def imported(data: bytes) -> tuple[list[str], list[str]]:
-    """The files that an import takes, and what it mended."""
-    pieces = read_pieces(data, "p.patch")
+    """The files that an import takes, and what it repaired."""
+    pieces = read_input_patches(data, "p.patch")
     files = [diff.path for piece in pieces for diff in parse_diff(piece.diff, where="p")]
-    return files, [mend.what for piece in pieces for mend in piece.mends]
+    return files, [repair.what for piece in pieces for repair in piece.repairs]
 
 
 def refusal(data: bytes) -> InvalidInput:
@@ -129,17 +129,17 @@ def test_a_blank_context_line_that_was_cut_off_is_named_as_such_and_put_back() -
         read(cut)
     assert caught.value.what == "the last context line of the hunk is missing"
     assert "a mailer or an editor cut blank lines off it" in str(caught.value.found)
-    assert mend_text(HEAD + cut) == (HEAD + cut, [])
-    mended, (mend,) = put_back_blanks(HEAD + cut)
-    assert mended == HEAD + ONE
-    assert "1 blank context line was cut off" in mend.what
-    assert imported(cut) == (["d/one.py"], [mend.what])
+    assert repair_text(HEAD + cut) == (HEAD + cut, [])
+    repaired, (repair,) = put_back_blanks(HEAD + cut)
+    assert repaired == HEAD + ONE
+    assert "1 blank context line was cut off" in repair.what
+    assert imported(cut) == (["d/one.py"], [repair.what])
 
 
 def test_two_blank_context_lines_that_were_cut_off_are_put_back() -> None:
     whole = section(b"a") + b"@@ -2,6 +2,6 @@\n a\n b\n-c\n+d\n e\n \n \n"
-    mended, (mend,) = put_back_blanks(whole.removesuffix(b" \n \n"))
-    assert (mended, "2 blank context lines were cut off" in mend.what) == (whole, True)
+    repaired, (repair,) = put_back_blanks(whole.removesuffix(b" \n \n"))
+    assert (repaired, "2 blank context lines were cut off" in repair.what) == (whole, True)
 
 
 def test_a_blank_context_line_cut_off_in_the_middle_is_put_back_as_well() -> None:
@@ -157,9 +157,9 @@ def test_more_lines_than_counted_are_counted_anew_on_import_alone() -> None:
 def test_blank_lines_at_the_end_are_read_and_mended_away(blank: bytes) -> None:
     for data in (ONE, ONE + TWO, ONE + PLAIN_NEW):
         assert read(data + blank) == read(data)
-        mended, mends = mend_text(HEAD + data + blank)
-        assert mended == HEAD + data
-        assert {mend.rule for mend in mends} == {"blank-line"}
+        repaired, repairs = repair_text(HEAD + data + blank)
+        assert repaired == HEAD + data
+        assert {repair.rule for repair in repairs} == {"blank-line"}
 
 
 # --- sections with and without git's headers ---------------------------------------------------------------
@@ -310,9 +310,9 @@ def test_what_is_read_is_what_git_reads(tmp_path: Path, data: bytes) -> None:
     if (files := taken(lambda: read(data))) is not None:
         assert same(files, gits)
     if (found := taken(lambda: imported(data))) is not None:
-        files, mends = found
-        assert same(files, gits) or (gits is None and mends)
-        for piece in read_pieces(data, "p.patch"):
+        files, repairs = found
+        assert same(files, gits) or (gits is None and repairs)
+        for piece in read_input_patches(data, "p.patch"):
             taken(lambda piece=piece: rewrite(piece.diff, find_reading(piece.diff, KNOWN, "p")))
 
 
@@ -332,5 +332,5 @@ def test_bytes_of_any_kind_end_in_a_value_or_in_words(data: bytes) -> None:
     for text in (data, HEAD + data, ONE + data, data + ONE):
         taken(lambda text=text: parse_patch("p", text))
         taken(lambda text=text: imported(text))
-        for finding in lint_patch("p", "patches/demo/p.patch", mend_text(text)[0]):
+        for finding in lint_patch("p", "patches/demo/p.patch", repair_text(text)[0]):
             assert finding.rule in RULES

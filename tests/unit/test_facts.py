@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.base.image import Base, Facts, lookup_facts, resolve_bases
+from builder.base.image import Base, BaseFiles, look_up_base_files, resolve_bases
 from builder.errors import ImageMismatch
 from builder.oci.layout import Layout as ReadLayout
 from builder.oci.reference import LayoutReference
@@ -42,11 +42,11 @@ def base(tmp_path: Path) -> Base:
 def look(
     base: Base,
     *paths: str,
-    known: Facts | None = None,
+    known: BaseFiles | None = None,
     roots: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Facts:
-    return lookup_facts(
+) -> BaseFiles:
+    return look_up_base_files(
         base,
         paths,
         known=known,
@@ -57,8 +57,8 @@ def look(
     )
 
 
-def through_a_lock(facts: Facts) -> Facts | None:
-    return Facts.from_json(json.loads(json.dumps(facts.as_json())))
+def through_a_lock(facts: BaseFiles) -> BaseFiles | None:
+    return BaseFiles.from_json(json.loads(json.dumps(facts.as_json())))
 
 
 def test_facts_come_out_of_a_lock_as_they_went_in(base: Base) -> None:
@@ -127,4 +127,4 @@ def test_facts_of_another_form_are_not_believed(base: Base, where: tuple[str, ..
     for key in where[:-1]:
         inner = inner[key]
     inner[where[-1]] = value
-    assert Facts.from_json(entry) is None
+    assert BaseFiles.from_json(entry) is None

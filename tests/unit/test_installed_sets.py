@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from builder.author.series_directory import find_home
+from builder.author.series_directory import find_series_directory
 from builder.author.skeleton import new_overlay
 from builder.cli import cli
 from builder.errors import InvalidInput
@@ -44,7 +44,7 @@ def test_no_overlay_is_written_there(installed: Root) -> None:
 def test_no_series_is_written_there(installed: Root) -> None:
     before = contents(installed)
     with pytest.raises(InvalidInput, match="cannot be changed"):
-        find_home(installed, "v0.5.20").write([])
+        find_series_directory(installed, "v0.5.20").write([])
     assert contents(installed) == before
 
 

@@ -6,24 +6,24 @@ import threading
 
 import pytest
 
-from builder.oci.lanes import Check, OthersFailedError, side_by_side
+from builder.oci.parallel import Check, OthersFailedError, run_parallel
 
 
-@pytest.mark.parametrize("lanes", [1, 3, 50])
-def test_every_task_runs_once(lanes: int) -> None:
+@pytest.mark.parametrize("workers", [1, 3, 50])
+def test_every_task_runs_once(workers: int) -> None:
     done: list[int] = []
     tasks = [lambda check, number=number: done.append(number) for number in range(20)]
-    side_by_side(tasks, lanes)
+    run_parallel(tasks, workers)
     assert sorted(done) == list(range(20))
 
 
 def test_nothing_to_do() -> None:
-    side_by_side([], 4)
+    run_parallel([], 4)
 
 
 def test_one_lane_keeps_the_order_and_the_thread() -> None:
     threads = []
-    side_by_side([lambda check: threads.append(threading.current_thread())] * 3, 1)
+    run_parallel([lambda check: threads.append(threading.current_thread())] * 3, 1)
     assert threads == [threading.current_thread()] * 3
 
 
@@ -33,7 +33,7 @@ def test_tasks_are_at_work_at_the_same_time() -> None:
     def meet(check: Check) -> None:
         meeting.wait()
 
-    side_by_side([meet] * 3, 3)
+    run_parallel([meet] * 3, 3)
 
 
 def test_the_first_error_is_raised_and_ends_the_others() -> None:
@@ -54,7 +54,7 @@ def test_the_first_error_is_raised_and_ends_the_others() -> None:
         raise LookupError("the first")
 
     with pytest.raises(LookupError, match="the first"):
-        side_by_side([long_one, failing, lambda check: started.append("too late")], 2)
+        run_parallel([long_one, failing, lambda check: started.append("too late")], 2)
     assert ended.wait(20)
     assert not started
 
@@ -64,7 +64,7 @@ def test_a_stop_in_a_task_is_raised_too() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        side_by_side([stopped], 2)
+        run_parallel([stopped], 2)
 
 
 def test_who_stops_for_an_error_is_never_heard_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,4 +93,4 @@ def test_who_stops_for_an_error_is_never_heard_before_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(threading.Event, "set", set_and_wait)
     with pytest.raises(LookupError, match="the reason"):
-        side_by_side([busy, failing], 2)
+        run_parallel([busy, failing], 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.base.image import Base, Facts, lookup_facts, resolve_bases
+from builder.base.image import Base, BaseFiles, look_up_base_files, resolve_bases
 from builder.build.plan import Plan, expected_settings, make_plan
 from builder.errors import InvalidInput
 from builder.oci.layout import Layout as ReadLayout
@@ -102,7 +102,7 @@ def plan(
 ) -> Plan:
     spec, applied = a_spec(), applied_of(*diffs, drop=drop)
     settings = expected_settings(spec, applied, base, template)
-    facts: Facts = lookup_facts(
+    facts: BaseFiles = look_up_base_files(
         base,
         sorted(applied.before),
         known=None,

@@ -157,7 +157,7 @@ def test_a_registry_that_does_not_mount_gets_the_bytes(network: Network, plain: 
         server.fail("POST", "mount=", lambda asked, proceed: server._open_upload("other", {}))
     else:
         server.fail("POST", "mount=", status(code))
-    other.put_blob(blob(LAYER), LAYER, near=app)
+    other.put_blob(blob(LAYER), LAYER, mount_from=app)
     assert server.count("PATCH") == -(-len(LAYER) // SETTINGS.upload_chunk)
     assert other.read_blob(blob(LAYER)) == LAYER
 

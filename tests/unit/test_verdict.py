@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from builder.probe.harness import Answer, State
-from builder.retire.evaluate import Judgement, with_hangs
+from builder.retire.evaluate import Evaluation, with_hangs
 from builder.retire.evidence import (
     Behaviour,
     Dependency,
@@ -226,23 +226,23 @@ def test_evidence_is_kept_as_it_was_weighed() -> None:
     ("other", "word"),
     [
         # Upstream has its text: what it adds is there, retired or not.
-        (Judgement("a", "t", decide(text("merged"), None), Evidence(text("merged"))), "carry"),
-        (Judgement("a", "t", decide(text("carries"), None), Evidence(text("carries"))), "carry"),
+        (Evaluation("a", "t", decide(text("merged"), None), Evidence(text("merged"))), "carry"),
+        (Evaluation("a", "t", decide(text("carries"), None), Evidence(text("carries"))), "carry"),
         # It is not there, and cannot be brought.
-        (Judgement("a", "t", decide(text("conflict"), None), Evidence(text("conflict"))), "rework"),
-        (Judgement("a", "t", decide(text("gone"), None), Evidence(text("gone"))), "rework"),
+        (Evaluation("a", "t", decide(text("conflict"), None), Evidence(text("conflict"))), "rework"),
+        (Evaluation("a", "t", decide(text("gone"), None), Evidence(text("gone"))), "rework"),
         # It is left out: nobody adds the name any more.
         (
-            Judgement("a", "t", decide(text("conflict"), behaviour("fixed")), Evidence(text("conflict"))),
+            Evaluation("a", "t", decide(text("conflict"), behaviour("fixed")), Evidence(text("conflict"))),
             "rework",
         ),
         # Of another target: it says nothing of this one.
-        (Judgement("a", "u", decide(text("conflict"), None), Evidence(text("conflict"))), "carry"),
+        (Evaluation("a", "u", decide(text("conflict"), None), Evidence(text("conflict"))), "carry"),
     ],
 )
-def test_a_patch_that_uses_what_another_adds(other: Judgement, word: Word) -> None:
+def test_a_patch_that_uses_what_another_adds(other: Evaluation, word: Word) -> None:
     uses = replace(text("carries"), uses={"a": ("helper",)})
-    own = Judgement("b", "t", decide(uses, behaviour("defect", "fixed")), Evidence(uses))
+    own = Evaluation("b", "t", decide(uses, behaviour("defect", "fixed")), Evidence(uses))
     found = with_hangs([other, own])
     assert found[0] == other
     assert found[1].verdict.word == word

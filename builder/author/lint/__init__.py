@@ -1,1 +1,1 @@
-"""Lint: every rule of the patch format, each with an id, a line, and a mend where one is safe."""
+"""Lint: every rule of the patch format, each with an id, a line, and a repair where one is safe."""

@@ -72,7 +72,7 @@ class Finding:
         line: its line, from 1; None where the whole file is meant.
         what: one sentence.
         expected, found: where that is a matter of two values.
-        mend: the command that mends it; empty where only a person can.
+        repair: the command that repairs it; empty where only a person can.
     """
 
     rule: str
@@ -81,7 +81,7 @@ class Finding:
     what: str
     expected: str = ""
     found: str = ""
-    mend: str = ""
+    repair: str = ""
 
     def __str__(self) -> str:
         at = f"{self.file}:{self.line}" if self.line else self.file
@@ -89,8 +89,10 @@ class Finding:
 
     @property
     def by_export(self) -> bool:
-        """Whether ``overlay patch export`` mends it."""
+        """Whether ``overlay patch export`` repairs it."""
         return self.rule in ("blob-ids", "canonical")
 
     def as_json(self) -> dict[str, object]:
-        return {key: value for key, value in asdict(self).items() if value not in ("", None)}
+        facts = asdict(self)
+        facts["mend"] = facts.pop("repair")
+        return {key: value for key, value in facts.items() if value not in ("", None)}

@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.author.lint.finding import Finding
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.errors import InvalidInput
 from builder.probe.mutants import Trial, try_probes
 from builder.probe.named_trees import pristine_tree
 from builder.source.upstream import Upstream
 
 
-def lint_probes(home: Home, upstream: Upstream, cache: Path) -> tuple[list[Finding], list[Trial]]:
+def lint_probes(
+    directory: SeriesDirectory, upstream: Upstream, cache: Path
+) -> tuple[list[Finding], list[Trial]]:
     """Try the probes of a series.
 
     Args:
-        home: the series; one that does not apply is not tried, which other rules have said.
+        directory: the series; one that does not apply is not tried, which other rules have said.
         upstream: its pinned release.
         cache: where answers are kept.
 
@@ -24,20 +26,20 @@ def lint_probes(home: Home, upstream: Upstream, cache: Path) -> tuple[list[Findi
         What is wrong, and everything that was tried.
     """
     try:
-        series = home.series()
+        series = directory.series()
         trials = try_probes(
-            home.root.probes,
+            directory.root.probes,
             series,
             upstream.files(series.paths),
             pristine_tree(upstream),
-            drop=home.drop,
+            drop=directory.drop,
             remembered=cache / "probes",
         )
     except InvalidInput:
         return [], []
     findings = []
     for trial in trials:
-        file = str((home.root.probes / f"{trial.patch}.py").relative_to(home.root.path))
+        file = str((directory.root.probes / f"{trial.patch}.py").relative_to(directory.root.path))
         for rule, complaints in trial.complaints.items():
-            findings += [Finding(rule, file, None, f"on {home.name}: {what}") for what in complaints]
+            findings += [Finding(rule, file, None, f"on {directory.name}: {what}") for what in complaints]
     return findings, trials

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.author.export import export_applied
 from builder.author.lint.finding import Finding
-from builder.author.series_directory import Home
+from builder.author.series_directory import SeriesDirectory
 from builder.errors import InvalidInput
 from builder.patch.apply import AppliedSeries, PatchReport, try_series
 from builder.patch.repair import added_lines, split
@@ -28,11 +28,13 @@ _RULES = {"does-not-compile": "compiles"}
 _IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+(.+))")
 
 
-def lint_release(home: Home, upstream: Upstream, cache: Path) -> tuple[list[Finding], list[str]]:
+def lint_release(
+    directory: SeriesDirectory, upstream: Upstream, cache: Path
+) -> tuple[list[Finding], list[str]]:
     """Every rule that needs the release's sources.
 
     Args:
-        home: the series.
+        directory: the series.
         upstream: its pinned release.
         cache: where it is kept what was found to be in order.
 
@@ -40,50 +42,50 @@ def lint_release(home: Home, upstream: Upstream, cache: Path) -> tuple[list[Find
         What is wrong; and what could not be looked at, or was so before the series.
     """
     try:
-        series = home.series()
+        series = directory.series()
     except InvalidInput:
         return [], []  # the text rules have said what is wrong with it
     sources = upstream.files(series.paths)
-    applied = try_series(series, sources, drop=home.drop)
-    found = [finding for report in applied.failed for finding in _failed(home, report)]
+    applied = try_series(series, sources, drop=directory.drop)
+    found = [finding for report in applied.failed for finding in _failed(directory, report)]
     if not found:
         known = Remembered(Store(cache / "lint"), "canonical")
-        found += _canonical(home, applied, known)
+        found += _canonical(directory, applied, known)
         known.save()
-    unsound, notes = _soundness(home, applied, upstream, cache)
-    return [*found, *unsound, *_imports(home, applied, sources.values())], notes
+    unsound, notes = _soundness(directory, applied, upstream, cache)
+    return [*found, *unsound, *_imports(directory, applied, sources.values())], notes
 
 
-def _failed(home: Home, report: PatchReport) -> Iterator[Finding]:
+def _failed(directory: SeriesDirectory, report: PatchReport) -> Iterator[Finding]:
     for problem in report.problems:
         diff = next((d for d in report.patch.files if problem.path in (d.old_path, d.new_path)), None)
         line = diff.hunks[problem.hunk - 1].patch_line if diff and problem.hunk else None
         what = f"{problem.path}: {problem.kind}: {problem.what}"
         yield Finding(
             "applies",
-            _file(home, report),
+            _file(directory, report),
             line,
             what,
             problem.expected,
             problem.found,
-            problem.advice(home.name),
+            problem.advice(directory.name),
         )
 
 
-def _canonical(home: Home, applied: AppliedSeries, known: Remembered) -> Iterator[Finding]:
-    mend = f"overlay patch export {home.name}"
+def _canonical(directory: SeriesDirectory, applied: AppliedSeries, known: Remembered) -> Iterator[Finding]:
+    repair = f"overlay patch export {directory.name}"
     keys = [_rendering_key(report) for report in applied.reports]
     if all(map(known.__contains__, keys)):
         return
     for report, exported, key in zip(applied.reports, export_applied(applied), keys, strict=True):
-        wrong = [*_blob_ids(home, report, mend)]
+        wrong = [*_blob_ids(directory, report, repair)]
         yield from wrong
         if not exported.changed:
             known.add(key)
         elif not wrong:
             line = _first_difference(report.patch.data, exported.data)
             what = "patch is not what export writes"
-            yield Finding("canonical", _file(home, report), line, what, mend=mend)
+            yield Finding("canonical", _file(directory, report), line, what, repair=repair)
 
 
 def _rendering_key(report: PatchReport) -> str:
@@ -95,18 +97,20 @@ def _rendering_key(report: PatchReport) -> str:
     return digest.hexdigest()
 
 
-def _blob_ids(home: Home, report: PatchReport, mend: str) -> Iterator[Finding]:
+def _blob_ids(directory: SeriesDirectory, report: PatchReport, repair: str) -> Iterator[Finding]:
     left_out = {path for path, _ in report.dropped}
     diffs = [diff for diff in report.patch.files if diff.path not in left_out]
     for change, diff in zip(report.files, diffs, strict=True):
         for said, is_now in ((diff.old_blob, change.pre), (diff.new_blob, change.post)):
             if said and is_now and not is_now.blob.startswith(said):
                 what = f"{diff.path}: index line names a blob that is not the release's"
-                yield Finding("blob-ids", _file(home, report), diff.patch_line, what, is_now.blob, said, mend)
+                yield Finding(
+                    "blob-ids", _file(directory, report), diff.patch_line, what, is_now.blob, said, repair
+                )
 
 
 def _soundness(
-    home: Home, applied: AppliedSeries, upstream: Upstream, cache: Path
+    directory: SeriesDirectory, applied: AppliedSeries, upstream: Upstream, cache: Path
 ) -> tuple[list[Finding], list[str]]:
     """What each patch breaks in the release, what it need not be allowed, and notes."""
     found: list[Finding] = []
@@ -114,7 +118,7 @@ def _soundness(
     checker = Checker(cache)
     changes = changes_of(applied)
     for change, sound in check_each(changes, pristine_tree(upstream), checker):
-        file = str(home.path(change.name).relative_to(home.root.path))
+        file = str(directory.path(change.name).relative_to(directory.root.path))
         for flaw in without(sound.flaws, change.allows):
             found.append(Finding(_RULES.get(flaw.kind, flaw.kind), file, None, str(flaw)))
         for kind, name in sorted(change.allows - {(flaw.kind, flaw.name) for flaw in sound.flaws}):
@@ -125,7 +129,9 @@ def _soundness(
     return found, list(notes)
 
 
-def _imports(home: Home, applied: AppliedSeries, sources: Iterable[SourceFile]) -> Iterator[Finding]:
+def _imports(
+    directory: SeriesDirectory, applied: AppliedSeries, sources: Iterable[SourceFile]
+) -> Iterator[Finding]:
     """Added imports of modules that neither Python, SGLang nor the touched files have."""
     there = {"sglang", *sys.stdlib_module_names}
     there |= {name for source in sources for line in source.data.split(b"\n") for name in imported(line)}
@@ -135,7 +141,7 @@ def _imports(home: Home, applied: AppliedSeries, sources: Iterable[SourceFile]) 
                 for name in imported(text):
                     if name not in there:
                         what = "added line imports what the release's files do not"
-                        yield Finding("added-import", _file(home, report), number, what, found=name)
+                        yield Finding("added-import", _file(directory, report), number, what, found=name)
 
 
 def imported(line: bytes) -> list[str]:
@@ -155,5 +161,5 @@ def _first_difference(one: bytes, two: bytes) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
 
 
-def _file(home: Home, report: PatchReport) -> str:
-    return str(home.path(report.patch.name).relative_to(home.root.path))
+def _file(directory: SeriesDirectory, report: PatchReport) -> str:
+    return str(directory.path(report.patch.name).relative_to(directory.root.path))

@@ -38,24 +38,24 @@ def excused(
     """
     directory = root.patches / series
     try:
-        allowances = read_series_lines(directory).allowances()
+        suppressions = read_series_lines(directory).suppressions()
     except InvalidInput:
         return list(findings), []
     counted, allowed, used = [], [], set()
     for finding in findings:
         patch = Path(finding.file).stem
-        match = next((a for a in allowances if a.rule == finding.rule and a.patch in (None, patch)), None)
+        match = next((a for a in suppressions if a.rule == finding.rule and a.patch in (None, patch)), None)
         if match is None or Path(finding.file).parent.name != series:
             counted.append(finding)
         else:
             allowed.append(finding)
             used.add(match)
     file = _shown(root, directory / "series")
-    for allowance in allowances:
-        if allowance not in used and (allowance.rule in judged or allowance.rule not in RULES):
-            known = allowance.rule in RULES
+    for suppression in suppressions:
+        if suppression not in used and (suppression.rule in judged or suppression.rule not in RULES):
+            known = suppression.rule in RULES
             what = "what is excused was not found" if known else "what is excused is not a rule"
-            counted.append(Finding("allowance", file, allowance.line, what, found=allowance.rule))
+            counted.append(Finding("allowance", file, suppression.line, what, found=suppression.rule))
     return counted, allowed
 
 
@@ -93,10 +93,10 @@ def _unreadable_by_quilt(root: Root, directory: Path) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#", 1)[0].split()
         if words and not words[0].endswith(".patch"):
-            mend = f"overlay patch export {directory.name}"
+            repair = f"overlay patch export {directory.name}"
             what = "quilt needs the file's name"
             yield Finding(
-                "series-file", _shown(root, path), number, what, f"{words[0]}.patch", words[0], mend
+                "series-file", _shown(root, path), number, what, f"{words[0]}.patch", words[0], repair
             )
 
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from builder.author.lint.finding import Finding
 from builder.errors import InvalidInput
 from builder.patch.message import Head, raw_date, read_head, split_author
-from builder.patch.patch import FEATURES, FLAWS, parse_patch, read_allowances, read_status
-from builder.patch.repair import added_lines, diff_start, mend_text, put_back_blanks, recount, split
+from builder.patch.patch import FEATURES, FLAWS, parse_patch, read_status, read_suppressions
+from builder.patch.repair import added_lines, diff_start, put_back_blanks, recount, repair_text, split
 from builder.project.requirements import parse_requirements
 
 MAX_BYTES = 64 << 10
@@ -47,17 +47,23 @@ def lint_patch(name: str, file: str, data: bytes) -> Iterator[Finding]:
         file: how its file is called in findings.
         data: its bytes.
     """
-    mended, mends = mend_text(data)
-    whole, lost = put_back_blanks(mended)
+    repaired, repairs = repair_text(data)
+    whole, lost = put_back_blanks(repaired)
     counted, miscounts = recount(whole)
-    for mend in mends:
+    for repair in repairs:
         yield Finding(
-            mend.rule, file, mend.line, mend.what, mend.expected, mend.found, "overlay patch lint --fix"
+            repair.rule,
+            file,
+            repair.line,
+            repair.what,
+            repair.expected,
+            repair.found,
+            "overlay patch lint --fix",
         )
-    for mend in (*lost, *miscounts):
+    for repair in (*lost, *miscounts):
         series = file.split("/")[-2] if "/" in file else ""
         yield Finding(
-            mend.rule, file, mend.line, mend.what, mend.expected, mend.found,
+            repair.rule, file, repair.line, repair.what, repair.expected, repair.found,
             f"overlay patch refresh {series} {name}",
         )  # fmt: skip
     lines = split(counted)
@@ -169,7 +175,7 @@ def _requires(file: str, line: int | None, value: str) -> Iterator[Finding]:
 
 
 def _allows(value: str) -> bool:
-    return any(kind in FLAWS for kind, _ in read_allowances([value]))
+    return any(kind in FLAWS for kind, _ in read_suppressions([value]))
 
 
 def _status(file: str, line: int | None, value: str) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from builder.errors import ImageMismatch
 from builder.oci.document import json_object
-from builder.oci.lanes import Task, side_by_side
 from builder.oci.layout import Layout
 from builder.oci.model import OCI_MANIFEST, Descriptor, RawManifest, canonical_json, sha256_digest
+from builder.oci.parallel import Task, run_parallel
 from builder.oci.registry.client import Repository
 from builder.oci.registry.referrers import listed, listing, referrer_descriptor, referrers_tag
 
@@ -41,7 +41,7 @@ class Artifact:
 
 
 def attach_artifacts(
-    place: Place, subject: Descriptor, artifacts: Sequence[Artifact], *, near: Place | None = None
+    place: Place, subject: Descriptor, artifacts: Sequence[Artifact], *, mount_from: Place | None = None
 ) -> list[Descriptor]:
     """Attach artifacts to an image; attaching the same twice is the same as once.
 
@@ -49,7 +49,7 @@ def attach_artifacts(
         place: the repository or layout of the image.
         subject: the image's manifest.
         artifacts: what is attached.
-        near: where they may be attached already.
+        mount_from: where they may be attached already.
 
     Raises:
         ImageMismatch: the list of what is attached already is damaged.
@@ -61,8 +61,8 @@ def attach_artifacts(
     manifests = [_manifest(*pair, empty, plain) for pair in zip(artifacts, blobs, strict=True)]
     tasks: list[Task] = [lambda check: place.put_blob(empty, EMPTY)]
     # A document names the image's digest: nobody else has it.
-    tasks += [_putting(place, *pair, near) for pair in zip(blobs, artifacts, strict=True)]
-    side_by_side(tasks, place.lanes)
+    tasks += [_putting(place, *pair, mount_from) for pair in zip(blobs, artifacts, strict=True)]
+    run_parallel(tasks, place.workers)
     if isinstance(place, Repository):
         return place.put_referrers(manifests)
     return [_put_into_layout(place, manifest, subject.digest) for manifest in manifests]
@@ -97,8 +97,8 @@ def read_artifact(place: Place, descriptor: Descriptor) -> tuple[str, bytes]:
     return blob.media_type, place.read_blob(blob, limit=LARGEST_ARTIFACT)
 
 
-def _putting(place: Place, blob: Descriptor, artifact: Artifact, near: Place | None) -> Task:
-    return lambda check: place.put_blob(blob, artifact.data, is_new=True, near=near)
+def _putting(place: Place, blob: Descriptor, artifact: Artifact, mount_from: Place | None) -> Task:
+    return lambda check: place.put_blob(blob, artifact.data, is_new=True, mount_from=mount_from)
 
 
 def _blob_of(artifact: Artifact) -> Descriptor:

@@ -18,7 +18,6 @@ from urllib.parse import quote
 
 from builder.errors import ImageMismatch, InvalidInput, OverlayError, Unavailable
 from builder.oci.document import json_object, media_type_of
-from builder.oci.lanes import OthersFailedError
 from builder.oci.model import (
     INDEX_TYPES,
     MANIFEST_TYPES,
@@ -31,6 +30,7 @@ from builder.oci.model import (
     is_digest,
     verified,
 )
+from builder.oci.parallel import OthersFailedError
 from builder.oci.reference import Reference, is_tag, parse_reference
 from builder.oci.registry.auth import DeniedError, Scopes, pull, push
 from builder.oci.registry.referrers import (
@@ -151,7 +151,7 @@ class Registry:
 class Repository:
     """One repository of a registry: an ``ImageSource`` and an ``ImageSink``. Made by :class:`Registry`."""
 
-    lanes = 4  # blobs at a time: what takes a registry long is to answer, not to be told
+    workers = 4  # blobs at a time: what takes a registry long is to answer, not to be told
 
     def __init__(self, registry: Registry, path: str) -> None:
         self.registry = registry
@@ -283,7 +283,12 @@ class Repository:
     # --- writing ------------------------------------------------------------------------------------------
 
     def put_blob(
-        self, descriptor: Descriptor, data: bytes, *, is_new: bool = False, near: ImageSource | None = None
+        self,
+        descriptor: Descriptor,
+        data: bytes,
+        *,
+        is_new: bool = False,
+        mount_from: ImageSource | None = None,
     ) -> None:
         """Store a blob held in memory, unless it is there already.
 
@@ -291,7 +296,7 @@ class Repository:
             descriptor: what it is.
             data: its bytes.
             is_new: it is hardly there already, and so small that asking costs as much as sending.
-            near: where it may be already; a repository of this registry can give it without sending.
+            mount_from: where it may be already; a repository of this registry can give it without sending.
 
         Raises:
             ImageMismatch: ``data`` is not what the descriptor says.
@@ -301,7 +306,7 @@ class Repository:
         with self._turn(descriptor.digest) as is_wanted:
             if not is_wanted:
                 return
-            mounted, session = self._try_mount(descriptor.digest, near)
+            mounted, session = self._try_mount(descriptor.digest, mount_from)
             if not mounted and (is_new or not self._there(descriptor.digest, session)):
                 self._upload(descriptor, lambda: nullcontext(iter(checked)), session, _ignore)
 
@@ -595,15 +600,15 @@ class Repository:
             reply = None  # no leave for both at once: the blob is read and written instead
         return self._mounted(reply, source, self._does_not_mount)
 
-    def _try_mount(self, digest: str, near: ImageSource | None) -> tuple[bool, UploadSession | None]:
+    def _try_mount(self, digest: str, mount_from: ImageSource | None) -> tuple[bool, UploadSession | None]:
         """Like :meth:`_mount`, of a blob that is at hand: one try, and no failure of it is one."""
-        request = self._mount_request(digest, near)
-        if near is None or request is None or near.name in self._not_near:
+        request = self._mount_request(digest, mount_from)
+        if mount_from is None or request is None or mount_from.name in self._not_near:
             return False, None
         try:
-            return self._mounted(self._transport.request_once(request), near, self._not_near)
+            return self._mounted(self._transport.request_once(request), mount_from, self._not_near)
         except (TransientError, Unavailable):
-            return self._mounted(None, near, self._not_near)
+            return self._mounted(None, mount_from, self._not_near)
 
     def _mount_request(self, digest: str, source: ImageSource | None) -> Request | None:
         """The request for a blob of another repository of this registry; nothing else is a neighbour."""

@@ -83,7 +83,7 @@ def _read_config(path: Path) -> dict[str, object]:
             "the file of registry logins cannot be read",
             where=str(path),
             found=reason,
-            hint="mend or remove it",
+            hint="repair or remove it",
         ) from None
     return config if isinstance(config, dict) else {}
 

@@ -538,7 +538,7 @@ def trust() -> ssl.SSLContext:
             raise Unavailable(
                 "the file of trusted certificates cannot be read",
                 where=named,
-                hint="mend or unset SSL_CERT_FILE",
+                hint="repair or unset SSL_CERT_FILE",
             ) from None
     elif not context.get_ca_certs() and not ssl.get_default_verify_paths().capath:
         import certifi

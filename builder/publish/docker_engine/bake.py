@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from builder.base.image import Facts
+from builder.base.image import BaseFiles
 from builder.build.plan import Plan
 from builder.errors import ImageMismatch, InvalidInput, Unavailable, UsageError
 from builder.oci.append import base_config, diff_ids
@@ -129,7 +129,7 @@ def pull_base(engine: Engine, reference: Reference, say: Say) -> None:
             _hear(event, say, str(reference))
 
 
-def check_engine_base(engine: Engine, facts: Facts, reference: Reference) -> None:
+def check_engine_base(engine: Engine, facts: BaseFiles, reference: Reference) -> None:
     """Every file to be patched must be in the engine's copy of the base what its layers say.
 
     A container is created and its files are read out; it is never started.

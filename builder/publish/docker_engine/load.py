@@ -15,12 +15,12 @@ from builder.oci.model import Descriptor, canonical_json
 from builder.publish.docker_engine.connection import Engine, engine_errors
 
 if TYPE_CHECKING:
-    from builder.build.result import FinishedImage
+    from builder.build.result import ImageResult
     from builder.oci.model import ByteProgress, ImageSource
 
 
 def load_image(
-    engine: Engine, finished: FinishedImage, source: ImageSource, name: str, *, progress: ByteProgress
+    engine: Engine, finished: ImageResult, source: ImageSource, name: str, *, progress: ByteProgress
 ) -> str:
     """Load an image; the engine's id of it.
 
@@ -104,7 +104,7 @@ def _archive(entries: Iterable[_Entry]) -> Iterator[bytes]:
 
 
 def _saved(
-    finished: FinishedImage, source: ImageSource, name: str, skip: int, progress: ByteProgress
+    finished: ImageResult, source: ImageSource, name: str, skip: int, progress: ByteProgress
 ) -> Iterator[_Entry]:
     """What ``docker save`` writes: ``manifest.json``, the config, and the layers from ``skip`` on."""
     image = finished.image
@@ -118,7 +118,7 @@ def _saved(
 
 
 def _layout(
-    finished: FinishedImage, source: ImageSource, name: str, progress: ByteProgress
+    finished: ImageResult, source: ImageSource, name: str, progress: ByteProgress
 ) -> Iterator[_Entry]:
     """An OCI layout (image-spec 1.1) with the image in it, named as containerd and others look for a name."""
     image = finished.image
@@ -136,7 +136,7 @@ def _layout(
 
 
 def _layer(
-    path: str, layer: Descriptor, finished: FinishedImage, source: ImageSource, progress: ByteProgress
+    path: str, layer: Descriptor, finished: ImageResult, source: ImageSource, progress: ByteProgress
 ) -> _Entry:
     if layer.digest == finished.layer_descriptor.digest:
         return _bytes(path, finished.layer)

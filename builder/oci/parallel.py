@@ -18,8 +18,8 @@ class OthersFailedError(Exception):
     """A task ends because another of its run failed; that other's error is the one that is raised."""
 
 
-def side_by_side(tasks: Sequence[Task], lanes: int) -> None:
-    """Run all tasks, ``lanes`` at a time; the first error ends the rest, and is raised.
+def run_parallel(tasks: Sequence[Task], workers: int) -> None:
+    """Run all tasks, ``workers`` at a time; the first error ends the rest, and is raised.
 
     Threads that are at work then end at their next check; they are waited for a moment, and not longer: one
     that hears nothing of its registry ends with the process.
@@ -27,14 +27,14 @@ def side_by_side(tasks: Sequence[Task], lanes: int) -> None:
     Args:
         tasks: started in this order. Each is given a function to call now and then, which raises when the
             task is to end.
-        lanes: how many at a time; 1 runs them in this thread.
+        workers: how many at a time; 1 runs them in this thread.
     """
     run = _Run(tasks)
-    if lanes == 1:
+    if workers == 1:
         for task in tasks:
             task(run.check)
         return
-    threads = [Thread(target=run.work, daemon=True) for _ in range(min(lanes, len(tasks)))]
+    threads = [Thread(target=run.work, daemon=True) for _ in range(min(workers, len(tasks)))]
     for thread in threads:
         thread.start()
     try:
