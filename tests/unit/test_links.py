@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +79,19 @@ def test_every_file_of_code_that_pages_name_is_there() -> None:
     found = {(name_of(page), path) for page in PAGES for path in named.findall(page.read_text())}
     assert len(found) > 5
     assert [pair for pair in sorted(found) if not (ROOT / pair[1]).exists()] == []
+
+
+def printed(path: Path) -> Iterator[str]:
+    """A module's texts but for its docstrings."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_what_is_printed_names_topics_which_are_there_wherever_overlay_is_installed() -> None:
+    texts = {name_of(path): list(printed(path)) for path in sorted((ROOT / "builder").rglob("*.py"))}
+    texts["docs/commands.md"] = [(ROOT / "docs" / "commands.md").read_text()]
+    pages = re.compile(r"\bdocs/[a-z-]+\.md")
+    assert {name: text for name, all_ in texts.items() for text in all_ if pages.search(text)} == {}
