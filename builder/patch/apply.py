@@ -11,6 +11,7 @@ repository (which has tests and docs) or from a release wheel (which has not).
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -94,10 +95,10 @@ class AppliedSeries:
 
 @dataclass
 class _State:
-    """The tree while the series goes in, and every version of it so far with who made it."""
+    """The tree while the series goes in, and every version of each file so far with who made it."""
 
     files: dict[str, SourceFile | None]
-    versions: list[tuple[str, dict[str, SourceFile | None]]]
+    made: dict[str, list[tuple[str, SourceFile | None]]]
 
 
 def try_series(series: Series, sources: Sources, *, drop: Sequence[str] = ()) -> AppliedSeries:
@@ -111,7 +112,7 @@ def try_series(series: Series, sources: Sources, *, drop: Sequence[str] = ()) ->
     before: dict[str, SourceFile | None] = {
         path: sources.get(path) for path in series.paths if not rule_for(path, drop)
     }
-    state = _State(dict(before), [("the pinned upstream", dict(before))])
+    state = _State(dict(before), {path: [("the pinned upstream", file)] for path, file in before.items()})
     reports = [_apply_patch(patch, state, drop) for patch in series.patches]
     return AppliedSeries(series, tuple(reports), before, dict(state.files))
 
@@ -201,7 +202,8 @@ def _report_facts(report: PatchReport) -> dict[str, object]:
 
 def _apply_patch(patch: Patch, state: _State, drop: Sequence[str]) -> PatchReport:
     """Apply one patch to the state, or leave the state as it was and say why."""
-    draft = dict(state.files)
+    draft: dict[str, SourceFile | None] = {}
+    files = ChainMap(draft, state.files)
     changes: list[FileChange] = []
     dropped: list[tuple[str, str]] = []
     problems: list[Problem] = []
@@ -209,7 +211,7 @@ def _apply_patch(patch: Patch, state: _State, drop: Sequence[str]) -> PatchRepor
         if rule := rule_for(diff.path, drop):
             dropped.append((diff.path, rule))
             continue
-        outcome = _change_file(diff, draft)
+        outcome = _change_file(diff, files)
         if isinstance(outcome, FileChange):
             changes.append(outcome)
             if outcome.kind in ("delete", "rename"):
@@ -221,8 +223,9 @@ def _apply_patch(patch: Patch, state: _State, drop: Sequence[str]) -> PatchRepor
     if problems:
         named = tuple(_name_origin(problem, patch, state) for problem in problems)
         return PatchReport(patch, tuple(changes), tuple(dropped), named)
-    state.files = draft
-    state.versions.append((f"patch {patch.name}", draft))
+    state.files |= draft
+    for path, file in draft.items():
+        state.made.setdefault(path, []).append((f"patch {patch.name}", file))
     return PatchReport(patch, tuple(changes), tuple(dropped), ())
 
 
@@ -289,9 +292,8 @@ def _name_origin(problem: Problem, patch: Patch, state: _State) -> Problem:
     who = next(
         (
             name
-            for name, files in state.versions
-            if (source := files.get(problem.path))
-            and (not wanted or find_lines(split_lines(source.data), wanted))
+            for name, source in state.made.get(problem.path, ())
+            if source and (not wanted or find_lines(split_lines(source.data), wanted))
         ),
         f"an earlier part of patch {patch.name}",
     )

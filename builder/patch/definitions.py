@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -82,9 +83,12 @@ class Outline:
 
     def enclosing(self, line: int) -> Definition:
         """The innermost definition that a line (from 1) lies in; a class for a line between its methods."""
-        chunk = next((chunk for chunk in self._chunks if chunk.start <= line <= chunk.end), None)
-        if chunk is None:
+        at = bisect_right(self._starts, line) - 1
+        if at < 0 or line > self._chunks[at].end:
             return self.module
+        while at and line <= self._chunks[at - 1].end:
+            at -= 1  # several statements in one line: the first
+        chunk = self._chunks[at]
         first = dict.fromkeys(found.name.split(".")[0] for found in self._read(chunk))
         inside = [d for name in first for d in self._of(name) if d.start <= line <= d.end]
         return max(inside, key=lambda found: (found.start, -found.end), default=self.module)
@@ -149,6 +153,27 @@ class Outline:
             return self._from_syntax()
         return list(self._headings()) if self._braced else []
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [chunk.start for chunk in self._chunks]
+
+    @cached_property
+    def _branches(self) -> list[_Chunk]:
+        """Those without a name that may define something."""
+        return [
+            chunk
+            for chunk in self._chunks
+            if chunk.name is None and self.lines[chunk.start - 1].startswith(_BRANCHES)
+        ]
+
+    @cached_property
+    def _named(self) -> dict[str, list[_Chunk]]:
+        found: dict[str, list[_Chunk]] = {}
+        for chunk in self._chunks:
+            if chunk.name is not None:
+                found.setdefault(chunk.name, []).append(chunk)
+        return found
+
     def _at_margin(self) -> Iterator[_Chunk]:
         starts: list[int] = []
         decorated = False
@@ -212,8 +237,9 @@ class Outline:
         if first not in self._numbered:
             seen: dict[str, int] = {}
             self._numbered[first] = rows = []
-            for chunk in self._chunks:
-                for found in self._read(chunk) if chunk.name in (None, first) else ():
+            chunks = [*self._branches, *self._named.get(first, ())]
+            for chunk in sorted(chunks, key=lambda chunk: chunk.start):
+                for found in self._read(chunk):
                     if found.name.split(".")[0] == first:
                         rows.append(replace(found, index=seen.get(found.name, 0)))
                         seen[found.name] = rows[-1].index + 1

@@ -7,6 +7,8 @@ that its lines fit is a candidate, and the section heading tells which one is in
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +22,7 @@ from builder.source.files import SourceFile
 MAX_NAMED_PLACES = 20
 _SHOWN_LINES = 60
 _SEARCHED_LINES = 20_000
+_SEARCHES = 16  # of one file, from which on it pays to know where each of its lines stands
 
 ProblemKind = Literal[
     "conflict",
@@ -101,6 +104,43 @@ class Lines(list[bytes]):
         *whole, last = data.split(b"\n")
         super().__init__([line + b"\n" for line in whole] + ([last] if last else []))
         self.data = data
+        self._sought = 0
+
+    def find(self, wanted: Sequence[bytes]) -> list[int]:
+        """Every index at which these lines stand."""
+        self._sought += 1
+        # A file of many hunks is asked often: then knowing where each line stands pays.
+        at, starts = self._rarest(wanted) if self._sought > _SEARCHES else (0, None)
+        if starts is None:
+            return _find_bytes(self.data, b"".join(wanted))
+        count, wanted = len(wanted), list(wanted)
+        return [
+            start - at for start in starts if start >= at and self[start - at : start - at + count] == wanted
+        ]
+
+    def _rarest(self, wanted: Sequence[bytes]) -> tuple[int, Sequence[int] | None]:
+        """Which of these lines stands least often, and where; None where all stand too often."""
+        at = min(range(len(wanted)), key=lambda n: len(self.numbers.get(wanted[n], ())))
+        starts = self.numbers.get(wanted[at], ())
+        return at, starts if len(starts) * len(wanted) <= max(len(self), _SEARCHES) else None
+
+    @cached_property
+    def numbers(self) -> dict[bytes, list[int]]:
+        """The indexes of each line."""
+        found: dict[bytes, list[int]] = {}
+        for number, line in enumerate(self):
+            found.setdefault(line, []).append(number)
+        return found
+
+    @cached_property
+    def bare(self) -> Lines:
+        """The same lines whatever their endings."""
+        return Lines(b"".join(line.rstrip(b"\r\n") + b"\n" for line in self))
+
+    @cached_property
+    def has_crlf(self) -> bool:
+        """Whether a line ends as on Windows."""
+        return any(line.endswith(b"\r\n") for line in self)
 
 
 def split_lines(data: bytes) -> Lines:
@@ -112,9 +152,14 @@ def find_lines(lines: Sequence[bytes], wanted: Sequence[bytes]) -> list[int]:
     """Every index at which ``wanted`` stands in ``lines``."""
     if not wanted:
         return []
-    # Searched as one string: the time is then linear, also in a file of 100,000 equal lines.
-    data = lines.data if isinstance(lines, Lines) else b"".join(lines)
-    needle = b"".join(wanted)
+    return (lines if isinstance(lines, Lines) else Lines(b"".join(lines))).find(wanted)
+
+
+def _find_bytes(data: bytes, needle: bytes) -> list[int]:
+    """The lines (indexes) at which bytes begin that are whole lines.
+
+    Searched as one string: the time is then linear, also in a file of 100,000 equal lines.
+    """
     ends_anywhere = needle.endswith(b"\n")
     found: list[int] = []
     counted = line = 0
@@ -194,7 +239,7 @@ class _Target:
     def __init__(self, diff: FileDiff, pre: SourceFile | None) -> None:
         self.diff = diff
         self.path = diff.old_path
-        self.lines = split_lines(pre.data) if pre else []
+        self.lines = split_lines(pre.data if pre else b"")
         self._pre = pre
 
     @cached_property
@@ -320,7 +365,7 @@ def _named_places(target: _Target, hunk: Hunk, places: Sequence[int]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def no_place(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Problem:
+def no_place(path: str, number: int, hunk: Hunk, lines: Lines) -> Problem:
     """Why a hunk fits nowhere in a file.
 
     Args:
@@ -372,16 +417,17 @@ def other_endings_problem(path: str, number: int | None, patch: str, tree: str) 
     )
 
 
-def _other_endings(hunk: Hunk, lines: Sequence[bytes]) -> tuple[str, str] | None:
+def _other_endings(hunk: Hunk, lines: Lines) -> tuple[str, str] | None:
     """The endings of patch and tree where the hunk would fit but for them."""
-    old = hunk.old
-    bare_old = [line.rstrip(b"\r\n") for line in old]
-    if not find_lines([line.rstrip(b"\r\n") for line in lines], bare_old):
+    if not hunk.old:
         return None
-    patch_crlf = any(line.endswith(b"\r\n") for line in old)
-    tree_crlf = any(line.endswith(b"\r\n") for line in lines)
+    patch_crlf = any(line.endswith(b"\r\n") for line in hunk.old)
+    if patch_crlf == lines.has_crlf:
+        return None
+    if not lines.bare.find([line.rstrip(b"\r\n") + b"\n" for line in hunk.old]):
+        return None
     names = {True: "CRLF", False: "LF"}
-    return (names[patch_crlf], names[tree_crlf]) if patch_crlf != tree_crlf else None
+    return names[patch_crlf], names[lines.has_crlf]
 
 
 def _cut_hunk(path: str, number: int, hunk: Hunk, elsewhere: Sequence[int]) -> Problem:
@@ -399,7 +445,7 @@ def _cut_hunk(path: str, number: int, hunk: Hunk, elsewhere: Sequence[int]) -> P
     )
 
 
-def _nearest(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Problem:
+def _nearest(path: str, number: int, hunk: Hunk, lines: Lines) -> Problem:
     """A conflict, with the lines that differ at the place that is most like the hunk's pre-image."""
     old = hunk.old[:_SHOWN_LINES]
     best = _most_alike(old, lines, hunk.old_start - 1)
@@ -418,18 +464,27 @@ def _nearest(path: str, number: int, hunk: Hunk, lines: Sequence[bytes]) -> Prob
     )
 
 
-def _most_alike(old: Sequence[bytes], lines: Sequence[bytes], declared: int) -> int:
+def _most_alike(old: Sequence[bytes], lines: Lines, declared: int) -> int:
     """The index of the place with the most lines in common; the one nearest to ``declared`` of several."""
-    wanted = {line for line in old if line.strip()}
-    best, score = 0, -1.0
-    last = max(1, len(lines) - len(old) + 1)
-    for start in range(max(0, declared - _SEARCHED_LINES), min(last, declared + _SEARCHED_LINES)):
-        window = lines[start : start + len(old)]
-        equal = sum(map(bytes.__eq__, window, old)) + sum(map(wanted.__contains__, window))
-        here = equal - min(abs(start - declared), 10_000) / 1e6
-        if here > score:
-            best, score = start, here
-    return best
+    first = max(0, declared - _SEARCHED_LINES)
+    last = min(max(1, len(lines) - len(old) + 1), declared + _SEARCHED_LINES)
+    if first >= last:
+        return 0
+    # Only places that have a line in common are looked at: by where each line stands.
+    equal: Counter[int] = Counter()
+    for at, line in enumerate(old):
+        equal.update(_between(lines, line, first + at, last + at, at))
+    for line in {line for line in old if line.strip()}:
+        for at in range(len(old)):
+            equal.update(_between(lines, line, first + at, last + at, at))
+    nearest = min(max(declared, first), last - 1)
+    return max(sorted({nearest, *equal}), key=lambda at: equal[at] - min(abs(at - declared), 10_000) / 1e6)
+
+
+def _between(lines: Lines, line: bytes, first: int, last: int, less: int) -> Iterator[int]:
+    """Where a line stands from ``first`` to before ``last``, each less by as much."""
+    numbers = lines.numbers.get(line, [])
+    return (n - less for n in numbers[bisect_left(numbers, first) : bisect_left(numbers, last)])
 
 
 def _differing(old: Sequence[bytes], new: Sequence[bytes]) -> list[str]:

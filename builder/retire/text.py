@@ -16,10 +16,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from builder.errors import Unavailable
 from builder.patch.apply import AppliedSeries, FileChange, PatchReport, try_series
-from builder.patch.definitions import outline_of
+from builder.patch.definitions import Definition, Outline, outline_of
 from builder.patch.diff import FileDiff, Hunk
 from builder.patch.hunks import (
     Lines,
@@ -37,6 +38,7 @@ from builder.retire.dependents import uses_of
 from builder.retire.evidence import HunkEvidence, HunkState, Place, Standing, TextEvidence, TextState
 from builder.retire.moved_code import find_elsewhere, joined, telling
 from builder.retire.moved_functions import Sought, find_functions
+from builder.retire.windows import FilePair, Outcome, Window
 from builder.source.files import SourceFile
 from builder.source.git import GitError
 from builder.source.merge_tree import Merged, Scratch, ThreeWay
@@ -137,13 +139,14 @@ def _with_places(
     """The steps, with where the lines went that hunks remove and that are not where they were."""
     open_: dict[tuple[str, str, int], list[bytes]] = {}
     sought: dict[tuple[str, str, int], list[Sought]] = {}
+    lost = _LostFunctions(steps, target)
     for step, report in zip(steps, applied.reports, strict=True):
-        if step.evidence.state in ("conflict", "gone"):
+        if _is_open(step.evidence):
             for hunk in step.evidence.hunks:
-                if hunk.state in ("conflict", "gone"):
+                if _is_open(hunk):
                     key = step.name, hunk.path, hunk.number
                     open_[key] = telling(_removed(report, hunk))
-                    sought[key] = list(_lost_functions(report, hunk, target))
+                    sought[key] = list(lost.of(report, hunk))
     wanted: dict[str, list[bytes]] = {}
     for (_, path, _), lines in open_.items():
         wanted.setdefault(path, []).extend(lines)
@@ -174,24 +177,40 @@ def _with_places(
     return tuple(found)
 
 
-def _lost_functions(report: PatchReport, found: HunkEvidence, target: Upstream) -> Iterator[Sought]:
-    """The functions that a hunk changes and that its file in the target does not have under their names."""
-    path = found.moved_to or found.path
-    now = target.files([path]).get(path)
-    for change, diff in _with_diffs(report):
-        if found.path not in (change.path, change.old_path) or change.pre is None or change.post is None:
-            continue
-        was, post = outline_of(change.old_path, change.pre.data), outline_of(change.path, change.post.data)
-        for number, (hunk, place) in enumerate(zip(diff.hunks, change.hunks, strict=True), 1):
-            if found.number not in (0, number):
-                continue
-            lines = {old for line, old, _ in numbered_lines(hunk, place, 0) if line[:1] != b" "}
-            for changed in dict.fromkeys(was.enclosing(line) for line in sorted(lines)):
-                is_there = now is not None and outline_of(path, now.data).named(changed.name) is not None
-                if changed.kind == "function" and not is_there:
-                    patched = post.named(changed.name)
-                    texts = (was.text(changed), *([post.text(patched)] if patched else []))
-                    yield Sought(change.old_path, changed.name, texts)
+class _LostFunctions:
+    """The functions that hunks change and that their files in the target do not have under their names."""
+
+    def __init__(self, steps: Sequence[Step], target: Upstream) -> None:
+        hunks = [hunk for step in steps if _is_open(step.evidence) for hunk in step.evidence.hunks]
+        self._now = target.files(sorted({hunk.moved_to or hunk.path for hunk in hunks if _is_open(hunk)}))
+
+    def of(self, report: PatchReport, found: HunkEvidence) -> Iterator[Sought]:
+        """Those that a hunk, or all of a file's, changes."""
+        path = found.moved_to or found.path
+        now = self._now.get(path)
+        for change, diff in _with_diffs(report):
+            if found.path in (change.path, change.old_path) and change.pre and change.post:
+                was, post = (
+                    outline_of(change.old_path, change.pre.data),
+                    outline_of(change.path, change.post.data),
+                )
+                pairs = list(zip(diff.hunks, change.hunks, strict=True))
+                for hunk, place in pairs[found.number - 1 : found.number] if found.number else pairs:
+                    for changed in _changed_functions(was, hunk, place):
+                        if now is None or outline_of(path, now.data).named(changed.name) is None:
+                            patched = post.named(changed.name)
+                            texts = (was.text(changed), *([post.text(patched)] if patched else []))
+                            yield Sought(change.old_path, changed.name, texts)
+
+
+def _is_open(evidence: TextEvidence | HunkEvidence) -> bool:
+    return evidence.state in ("conflict", "gone")
+
+
+def _changed_functions(was: Outline, hunk: Hunk, place: PlacedHunk) -> Iterator[Definition]:
+    lines = {old for line, old, _ in numbered_lines(hunk, place, 0) if line[:1] != b" "}
+    around = dict.fromkeys(was.enclosing(line) for line in sorted(lines))
+    return (definition for definition in around if definition.kind == "function")
 
 
 def _removed(report: PatchReport, found: HunkEvidence | None = None) -> list[bytes]:
@@ -200,8 +219,7 @@ def _removed(report: PatchReport, found: HunkEvidence | None = None) -> list[byt
         line[1:]
         for diff in report.patch.files
         if found is None or found.path in (diff.path, diff.old_path)
-        for number, hunk in enumerate(diff.hunks, 1)
-        if found is None or found.number in (0, number)
+        for hunk in (diff.hunks[found.number - 1 : found.number] if found and found.number else diff.hunks)
         for line in hunk.lines
         if line[:1] == b"-"
     ]
@@ -261,7 +279,7 @@ class _Question:
 
 @dataclass(frozen=True)
 class _HunkQuestion:
-    """One hunk of a file that the target changed."""
+    """One hunk of a file that the target changed; ``merged`` where the whole file's merge was the same."""
 
     path: str
     number: int
@@ -270,6 +288,7 @@ class _HunkQuestion:
     pre: SourceFile
     ours: SourceFile
     moved_to: str | None
+    merged: Window | None
 
 
 class _Merger:
@@ -320,7 +339,7 @@ class _Merger:
 
     def finish(self, names: Sequence[str]) -> tuple[Step, ...]:
         """Ask about single hunks where the whole patch left that open; the steps, in order."""
-        asked = [(q.report.patch.name, hunk) for q, _ in self._open for hunk in self._hunk_questions(q)]
+        asked = [(q.report.patch.name, hunk) for q, m in self._open for hunk in self._hunk_questions(q, m)]
         found: dict[str, list[HunkEvidence]] = {}
         answers = _ask_hunks(self._scratch, [hunk for _, hunk in asked])
         for (name, _), answer in zip(asked, answers, strict=True):
@@ -433,7 +452,7 @@ class _Merger:
 
     # --- its hunks ----------------------------------------------------------------------------------------
 
-    def _hunk_questions(self, question: _Question) -> list[_HunkQuestion]:
+    def _hunk_questions(self, question: _Question, merged: Merged) -> list[_HunkQuestion]:
         before = self._steps[question.report.patch.name].before
         asked = []
         for change, diff in _with_diffs(question.report):
@@ -442,8 +461,9 @@ class _Merger:
             if change.pre is None or ours is None:
                 continue
             moved = path if path != change.old_path else None
+            whole = None if moved or len(diff.hunks) > 1 else _whole_window(question.asked, merged, change)
             asked += [
-                _HunkQuestion(change.path, number, hunk, place, change.pre, ours, moved)
+                _HunkQuestion(change.path, number, hunk, place, change.pre, ours, moved, whole)
                 for number, (hunk, place) in enumerate(zip(diff.hunks, change.hunks, strict=True), 1)
             ]
         return asked
@@ -534,6 +554,19 @@ class _Merger:
         return found or [HunkEvidence(diff.path, 0, "conflict")]
 
 
+def _whole_window(asked: ThreeWay, merged: Merged, change: FileChange) -> Window | None:
+    """What a merge says of a file of which a patch changes one hunk; None where it is not that alone."""
+    path = change.path
+    base, ours, theirs = (side.get(path) for side in (asked.base, asked.ours, asked.theirs))
+    if base is None or ours is None or theirs is None or path not in merged.files:
+        return None
+    if (base, theirs) != (change.pre, change.post) or len({base.mode, ours.mode, theirs.mode}) > 1:
+        return None
+    lines, result = split_lines(ours.data), split_lines(merged.files[path].data)
+    outcome: Outcome = "conflict" if path in merged.conflicts else "clean"
+    return Window(outcome, 0, len(lines), (), lines, result)
+
+
 def _with_diffs(report: PatchReport) -> list[tuple[FileChange, FileDiff]]:
     diffs = {(diff.old_path, diff.path): diff for diff in report.patch.files}
     return [(change, diffs[change.old_path, change.path]) for change in report.files]
@@ -562,38 +595,62 @@ def _all_hunks(report: PatchReport, state: HunkState) -> list[HunkEvidence]:
 
 
 def _ask_hunks(scratch: Scratch, questions: Sequence[_HunkQuestion]) -> list[HunkEvidence]:
-    """What each hunk alone becomes: all in one merge, each hunk's file under a name of its own."""
-    base, ours, theirs = {}, {}, {}
-    read: dict[int, tuple[SourceFile, Lines]] = {}  # by identity: the hunks of a file have it in common
+    """What each hunk alone becomes.
 
-    def known(source: SourceFile) -> tuple[SourceFile, Lines]:
-        if id(source) not in read:
-            read[id(source)] = SourceFile("100644", source.data), split_lines(source.data)
-        return read[id(source)]
-
-    for number, question in enumerate(questions):
-        base[str(number)], lines = known(question.pre)
-        ours[str(number)], _ = known(question.ours)
-        theirs[str(number)] = SourceFile("100644", apply_hunks([question.hunk], [question.place], lines))
-    merged = scratch.merge([ThreeWay(base, ours, theirs)] if questions else [])
+    Git merges the lines around those at which the target changed something, all in one merge under names of
+    their own. What is known is not asked.
+    """
+    lines: dict[int, Lines] = {}  # by identity: the hunks of a file have it in common
+    for source in (source for question in questions for source in (question.pre, question.ours)):
+        if id(source) not in lines:
+            lines[id(source)] = split_lines(source.data)
+    open_ = [question for question in questions if question.merged is None]
+    sources = {(id(q.pre), id(q.ours)): (q.pre, q.ours) for q in open_}
+    spans = scratch.differences(list(sources.values()))
+    pairs = {
+        key: FilePair(lines[key[0]], lines[key[1]], found) for key, found in zip(sources, spans, strict=True)
+    }
+    windows = [
+        question.merged or pairs[id(question.pre), id(question.ours)].window(question.hunk, question.place)
+        for question in questions
+    ]
     return [
-        _hunk_evidence(
-            question,
-            known(question.ours)[1],
-            merged[0].files[str(number)].data,
-            str(number) not in merged[0].conflicts,
-        )
-        for number, question in enumerate(questions)
+        _hunk_evidence(question, lines[id(question.ours)], window)
+        for question, window in zip(questions, _merged(scratch, windows), strict=True)
     ]
 
 
-def _hunk_evidence(question: _HunkQuestion, lines: Lines, result: bytes, clean: bool) -> HunkEvidence:
+def _merged(scratch: Scratch, windows: Sequence[Window]) -> list[Window]:
+    """The windows, with what git says where that is open."""
+    asked = {str(number): window for number, window in enumerate(windows) if window.outcome == "open"}
+    if not asked:
+        return list(windows)
+    base, ours, theirs = (
+        {name: SourceFile("100644", b"".join(getattr(window, side))) for name, window in asked.items()}
+        for side in ("base", "ours", "theirs")
+    )
+    (merged,) = scratch.merge([ThreeWay(base, ours, theirs)])
+    conflicts = set(merged.conflicts)
+    return [
+        replace(
+            window,
+            outcome="conflict" if str(number) in conflicts else "clean",
+            theirs=split_lines(merged.files[str(number)].data),
+        )
+        if window.outcome == "open"
+        else window
+        for number, window in enumerate(windows)
+    ]
+
+
+def _hunk_evidence(question: _HunkQuestion, lines: Lines, window: Window) -> HunkEvidence:
     path, number, moved = question.path, question.number, question.moved_to
-    if clean and result == question.ours.data:
+    clean = window.outcome == "clean"
+    if clean and window.theirs == window.ours:
         return HunkEvidence(path, number, "present", moved_to=moved)
     fits = tuple(place + 1 for place in places_of(question.hunk, lines))
     if clean:
-        line = _first_difference(lines, split_lines(result)) + 1 - question.hunk.leading_context
+        line = _first_difference(lines, window) + 1 - question.hunk.leading_context
         line = next((fit for fit in fits if abs(fit - line) <= question.hunk.old_count), max(line, 1))
         others = tuple(fit for fit in fits if fit != line)
         return HunkEvidence(path, number, "carries", line, others, moved)
@@ -603,6 +660,10 @@ def _hunk_evidence(question: _HunkQuestion, lines: Lines, result: bytes, clean: 
     return HunkEvidence(path, number, "conflict", places=fits, moved_to=moved, details=details)
 
 
-def _first_difference(left: Sequence[bytes], right: Sequence[bytes]) -> int:
-    pairs = zip(left, right, strict=False)
-    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+def _first_difference(lines: Lines, window: Window) -> int:
+    """The first line (from 0) that is another one when the target has a window's lines."""
+    after = (lines[number] for number in range(window.end, len(lines)))
+    here = (lines[number] for number in range(window.start, len(lines)))
+    pairs = enumerate(zip(here, chain(window.theirs, after), strict=False), window.start)
+    shorter = min(len(lines), len(lines) + len(window.theirs) - (window.end - window.start))
+    return next((number for number, (was, now) in pairs if was != now), shorter)

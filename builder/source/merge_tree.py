@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ MEMORY_WANTED = 512 << 20
 _WHO = b"overlay <overlay@localhost> 0 +0000"
 # A handful of files stands for a whole tree: what git would conclude from whole directories does not hold.
 _MERGE = ("-c", "merge.directoryRenames=false", "-c", "merge.renames=true", "merge-tree", "--write-tree")
+# What `git merge-tree` compares with.
+_MERGE_DIFF = ("--histogram", "--no-indent-heuristic", "--text", "--no-textconv", "--no-ext-diff", "-U0")
+_SPAN = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,21 @@ class Merged:
 
     files: Files
     conflicts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Lines (from 0, ends excluded) of one file in whose place another has others."""
+
+    start: int
+    end: int
+    new_start: int
+    new_end: int
+
+    @property
+    def size(self) -> int:
+        """Lines of the longer side."""
+        return max(self.end - self.start, self.new_end - self.new_start)
 
 
 def borrow_objects(store: GitStore, mounts: Sequence[Mount]) -> None:
@@ -133,6 +152,33 @@ class Scratch:
         if clean not in (b"0", b"1"):
             raise Unavailable("git cannot merge", found=f"status {clean!r} of merge-tree")
         return Merged(self.files(tree), tuple(dict.fromkeys(rest)))
+
+    def differences(self, pairs: Sequence[tuple[SourceFile, SourceFile]]) -> list[list[Span]]:
+        """What differs between files as a merge here sees it: by the same algorithm, all in one process.
+
+        Raises:
+            Unavailable: git does not do what its documentation says.
+        """
+        found: list[list[Span]] = [[] for _ in pairs]
+        if all(old.data == new.data for old, new in pairs):
+            return found
+        sides = (
+            self.commit({str(n): SourceFile("100644", pair[side].data) for n, pair in enumerate(pairs)})
+            for side in (0, 1)
+        )
+        try:
+            out = self.store.git("diff-tree", "-r", "--no-renames", *_MERGE_DIFF, *sides)
+        except GitError as error:
+            raise Unavailable("git cannot compare", found=str(error)) from error
+        number = -1
+        for line in out.split(b"\n"):
+            if line.startswith(b"diff --git "):
+                number = int(line.rpartition(b"/")[2])
+            elif match := _SPAN.match(line):
+                start, count, new_start, new_count = (int(one or 1) for one in match.groups())
+                start, new_start = start - bool(count), new_start - bool(new_count)
+                found[number].append(Span(start, start + count, new_start, new_start + new_count))
+        return found
 
     # --- objects ------------------------------------------------------------------------------------------
 
