@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -19,6 +20,7 @@ from builder import __version__
 from builder.errors import ImageMismatch, InvalidInput
 from builder.oci.model import canonical_json, sha256_digest
 from builder.patch.apply import FileChange, PatchReport
+from builder.patch.diff import check_path
 from builder.patch.series import SkippedPatch
 
 MANIFEST_PATH = "/usr/share/sglang-overlay/manifest.json"
@@ -80,8 +82,8 @@ class UpstreamRecord(_Model):
 class BlobRecord(_Model):
     """A file's bytes, by git blob id and SHA-256."""
 
-    blob: str
-    sha256: str
+    blob: str = Field(pattern="^[0-9a-f]{40}$")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 class HunkRecord(_Model):
@@ -91,16 +93,29 @@ class HunkRecord(_Model):
     landed: int
 
 
+def _check_source_path(path: str) -> str:
+    try:
+        check_path(path, where="")
+    except InvalidInput as error:
+        raise ValueError(error.what) from error
+    return path
+
+
+SourcePath = Annotated[str, AfterValidator(_check_source_path)]
+
+
 class FileRecord(_Model):
     """What a patch did to one file."""
 
-    path: str
-    old_path: str | None = Field(
+    path: SourcePath
+    old_path: SourcePath | None = Field(
         default=None, description="Where it was before, when it was renamed or copied"
     )
     image_path: str
     kind: Literal["modify", "create", "delete", "rename", "copy"]
-    mode: str | None = Field(description="Permission bits in the image, octal; null for a deleted file")
+    mode: str | None = Field(
+        pattern="^[0-7]{4}$", description="Permission bits in the image, octal; null for a deleted file"
+    )
     pre: BlobRecord | None
     post: BlobRecord | None
     hunks: tuple[HunkRecord, ...]

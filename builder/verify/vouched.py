@@ -17,6 +17,7 @@ from builder.patch.patch import Patch, parse_patch
 from builder.patch.series import Series
 from builder.record.manifest import BlobRecord, Manifest, PatchRecord, as_text
 from builder.source.files import SourceFile
+from builder.source.git import TreeEntry, tree_id
 from builder.verify.deviation import Deviation
 from builder.verify.layered import BaseFiles
 from builder.verify.read_record import image_path_of
@@ -163,29 +164,10 @@ def _touched(manifest: Manifest) -> tuple[dict[str, str | None], dict[str, str |
 
 def _tree(blobs: Mapping[str, str | None], modes: Mapping[str, str]) -> str:
     """The id of the git tree of exactly these files."""
-    below: dict[str, dict[str, str | None]] = {}
-    entries: dict[bytes, bytes] = {}
-    for path, blob in blobs.items():
-        first, slash, rest = path.partition("/")
-        if slash:
-            below.setdefault(first, {})[rest] = blob
-        elif blob is not None:
-            entries[first.encode()] = f"{modes.get(path, _MODES[0])} {first}".encode() + b"\0" + _id(blob)
-    for name, inner in below.items():
-        if any(blob is not None for blob in inner.values()):
-            own = {
-                path.removeprefix(f"{name}/"): mode
-                for path, mode in modes.items()
-                if path.startswith(f"{name}/")
-            }
-            line = f"40000 {name}".encode() + b"\0" + _id(_tree(inner, own))
-            entries[f"{name}/".encode()] = line  # git sorts a directory as if its name ended so
-    data = b"".join(entries[key] for key in sorted(entries))
-    return hashlib.sha1(b"tree %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-def _id(name: str) -> bytes:
-    try:
-        return bytes.fromhex(name)
-    except ValueError:
-        return b""  # what the manifest names is not an object: its tree is then none either
+    return tree_id(
+        {
+            path: TreeEntry(modes.get(path, _MODES[0]), blob)
+            for path, blob in blobs.items()
+            if blob is not None
+        }
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -21,12 +22,18 @@ from builder.oci.layer_index import index_layer, read_files
 from builder.oci.model import OCI_LAYER, Descriptor
 from builder.oci.registry.auth import parse_challenges
 from builder.oci.rootfs import RootFS
+from builder.oci.settings import settings_of
 from builder.oci.tarwalk import Limits
 from builder.patch.message import read_head, write_head
 from builder.patch.patch import parse_patch
 from builder.project.spec import read_spec
+from builder.record.documents import make_documents
 from builder.record.manifest import read_manifest
+from builder.verify.config import expected_settings
+from builder.verify.read_record import expected_labels, final_files
+from builder.verify.vouched import check_trees
 from tests.conftest import ROOT
+from tests.fuzz.mutations import Change, change_json, change_lines, change_tar, change_words, change_yaml
 from tests.projects.image import digest_of, patch
 
 _LIMITS = Limits(entries=10_000, unpacked=16 << 20, held=4 << 20)
@@ -40,12 +47,14 @@ class Target:
         read: takes an input to its end.
         seeds: sound inputs.
         words: what its language is made of.
+        change: knows its structure.
         prepare: makes an input of what the fuzzer wrote (checksums that would hide everything else).
     """
 
     read: Callable[[bytes], object]
     seeds: tuple[bytes, ...]
     words: tuple[bytes, ...]
+    change: Change
     prepare: Callable[[bytes], bytes] = bytes
 
 
@@ -121,19 +130,58 @@ def _tars() -> tuple[bytes, ...]:
 
 
 def _read_challenges(data: bytes) -> None:
-    parse_challenges(data.decode("latin-1").split("\n"))
+    headers = data.decode("latin-1").split("\n")
+    found = parse_challenges(headers)
+    assert found == [one for header in headers for one in parse_challenges([header])]
 
 
+_BLOB = {"blob": "1" * 40, "sha256": "2" * 64}
+_CHANGED = {
+    "path": "python/sglang/a.py", "old_path": None, "image_path": "/opt/sglang/a.py", "kind": "modify",
+    "mode": "0644", "pre": _BLOB, "post": _BLOB, "hunks": [{"declared": 1, "landed": 2}],
+}  # fmt: skip
 _MANIFEST = json.dumps(
     {
         "schema_version": 1, "tool": "overlay 1", "patched_tree": "0" * 40, "patchset": "sha256:0",
         "overlay": {"name": "demo", "version": "1", "summary": "x"},
-        "base": {"ref": "r/b", "index": None, "digest": "sha256:0", "platform": "linux/amd64"},
-        "upstream": {"repository": "r", "release": "v1", "commit": None},
-        "roots": [{"path": "p", "image_path": "q", "distribution": None, "version": None}],
-        "patches": [], "bytecode": [],
+        "base": {"ref": "r/b", "index": None, "digest": "sha256:0", "platform": "linux/amd64",
+                 "notes": ["x"]},
+        "upstream": {"repository": "r", "release": "v1", "commit": None, "tree": "0" * 40},
+        "roots": [{"path": "python/sglang", "image_path": "/opt/sglang", "distribution": None,
+                   "version": None}],
+        "hardware": ["12.0"],
+        "requires": [{"name": "cuda", "specifier": ">=13", "by": "spec", "found": "13.0"}],
+        "patches": [
+            {
+                "name": "p0", "sha256": "3" * 64, "patch_id": "4" * 40, "subject": "s", "status": "Pending",
+                "bugs": ["https://example.org/1"], "probe": "none", "dropped": [{"path": "t", "rule": "t*"}],
+                "files": [
+                    _CHANGED,
+                    _CHANGED | {"path": "python/sglang/b.py", "kind": "create", "pre": None},
+                    _CHANGED | {"path": "python/sglang/c.py", "kind": "delete", "post": None, "mode": None},
+                    _CHANGED | {"path": "python/d.py", "kind": "rename", "old_path": "python/sglang/a.py"},
+                ],
+            }
+        ],
+        "bytecode": ["/opt/sglang/a.pyc"], "environment": {"A": "b"},
+        "entrypoint": {
+            "entrypoint": ["python3"], "command": [], "user": "", "working_dir": "/", "python": None,
+            "searched": ["/opt"], "declared": {"Labels": {"a": "b"}},
+        },
+        "skipped": [{"name": "p1", "sha256": "3" * 64, "subject": "s", "dropped": []}],
     }
 ).encode()  # fmt: skip
+
+
+def _read_manifest(data: bytes) -> None:
+    manifest = read_manifest(data, where="x")
+    assert read_manifest(manifest.as_bytes(), where="x") == manifest
+    list(check_trees(manifest))
+    final_files(manifest)
+    expected_labels(manifest)
+    expected_settings(manifest, settings_of(b"{}"))
+    make_documents(manifest, digest_of(data), created=0, patches={}, key=None)
+
 
 TARGETS = {
     "patch": Target(
@@ -168,10 +216,14 @@ TARGETS = {
             b"From: \n",
             b"https://[x",
         ),
+        change_lines,
     ),
     "spec": Target(
         _read_spec,
-        tuple(path.read_bytes() for path in sorted(ROOT.glob("overlays/*.yaml"))[:2]),
+        tuple(
+            re.sub(rb"(?m)^name: .*", b"name: demo", path.read_bytes(), count=1)
+            for path in sorted(ROOT.glob("overlays/*.yaml"))[:2]
+        ),
         (
             b"!!binary x",
             b"!!float .nan",
@@ -201,6 +253,7 @@ TARGETS = {
             b"null",
             b"99999999999999999999999",
         ),
+        change_yaml,
     ),
     "layer": Target(
         _read_layer,
@@ -225,10 +278,11 @@ TARGETS = {
             b"\x28\xb5\x2f\xfd",
             b"7777777777777\0",
         ),
+        change_tar,
         _checksums,
     ),
     "manifest": Target(
-        lambda data: read_manifest(data, where="x").as_bytes(),
+        _read_manifest,
         (_MANIFEST,),
         (
             b"null",
@@ -245,6 +299,7 @@ TARGETS = {
             b"\xff",
             b'"skipped":',
         ),
+        change_json,
     ),
     "www-authenticate": Target(
         _read_challenges,
@@ -267,5 +322,6 @@ TARGETS = {
             b"\xff",
             b"\\\\" * 100,
         ),
+        change_words,
     ),
 }
