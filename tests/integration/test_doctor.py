@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.probe.confinement import FULL
 from tests.conftest import Overlay
 from tests.integration.conftest import Engine, Registry, registry_address
 
@@ -20,6 +21,13 @@ def test_all_is_well(
     assert {state for state, _ in found.values()} == {"good"}
     assert "the image is there" in found[small_base_pushed.partition("@")[0]][1]
     assert docker_engine.host in found["engine"][1]
+
+
+def test_the_wall_around_probes_is_named(overlay: Overlay) -> None:
+    """Each limit is said to be there or not."""
+    state, text = states(overlay, "--offline")["sandbox"]
+    assert state == "good"
+    assert all(limit in text for limit in FULL)
 
 
 def test_a_registry_that_does_not_answer_is_exit_8(overlay: Overlay) -> None:

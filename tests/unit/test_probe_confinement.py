@@ -228,3 +228,18 @@ def test_less_is_refused_where_more_is_required(tmp_path: Path) -> None:
     assert code == 7
     assert "cannot keep a probe from reaching out" in what
     assert SECCOMP not in run(LIMITS, before=without(SECCOMP))
+
+
+def test_the_option_runs_no_probe_on_a_machine_that_cannot_hold_it(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "python" / "sglang").mkdir(parents=True)
+    words = [sys.executable, "-B", "-m", "builder", "probe", str(tmp_path / "tree"), "--fresh"]
+    environment = os.environ | {"OVERLAY_CACHE": str(tmp_path / "cache"), "OVERLAY_ROOT": str(ROOT)}
+
+    def exit_code(*more: str) -> int:
+        lacks = without(SECCOMP)
+        command = [*words, *more]
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, preexec_fn=lacks, check=False
+        ).returncode
+
+    assert (exit_code(), exit_code("--require-sandbox")) == (0, 7)

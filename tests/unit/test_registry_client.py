@@ -12,7 +12,7 @@ from builder.oci.registry.client import Network, Repository
 from builder.oci.registry.upload import send_stream
 from tests.contracts.registry import *  # noqa: F403 - its tests are run here
 from tests.contracts.registry import LAYER, SETTINGS, blob, image, push
-from tests.memory_registry import MemoryRegistry, cut, status, with_body, with_headers
+from tests.memory_registry import Answer, Asked, MemoryRegistry, Proceed, cut, status, with_body, with_headers
 
 
 @pytest.fixture(params=[False, True], ids=["no referrers API", "referrers API"])
@@ -43,6 +43,32 @@ def read(repository: Repository, descriptor: Descriptor) -> bytes:
     """A blob in one attempt: nothing reads it again where its bytes are wrong."""
     with repository.open_blob(descriptor) as chunks:
         return b"".join(chunks)
+
+
+# --- who we are ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+def test_of_two_challenges_the_token_is_taken_in_either_order(
+    plain: Plain, swapped: bool, apart: bool
+) -> None:
+    """In one header or in two."""
+    server, app = plain
+    challenges = [f'Bearer realm="http://{server.address}/token",service="a, b"', 'Basic realm="c, d"']
+    if swapped:
+        challenges.reverse()
+    header = ("\r\nWWW-Authenticate: " if apart else ", ").join(challenges)
+
+    def ask(asked: Asked, proceed: Proceed) -> Answer:
+        if asked.headers.get("Authorization") == "Bearer leave":
+            return proceed()
+        return Answer(401, b"", {"WWW-Authenticate": header})
+
+    server.fail("GET", "/manifests/", ask, times=1000)
+    server.fail("GET", "/token", status(200, b'{"token": "leave"}'), times=1000)
+    assert app.get_manifest("v1").digest == image(LAYER).digest
+    assert server.count("GET", "/token?service=a%2C+b") == 1
 
 
 # --- downloads ----------------------------------------------------------------------------------------------
