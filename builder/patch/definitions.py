@@ -33,7 +33,7 @@ _HEADING = re.compile(rb"[A-Za-z_$]")
 _HEADING_NAME = re.compile(rb"([\w:~$]+)\s*\(|(?:class|struct|enum|namespace)\s+(\w+)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Definition:
     """A function, a class or an assigned name; :data:`MODULE` is what lies in none.
 
@@ -61,7 +61,7 @@ class Definition:
         return self.name or "the module"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Chunk:
     """A statement at the margin and the lines that belong to it, from 1."""
 
@@ -241,8 +241,9 @@ class Outline:
             for chunk in sorted(chunks, key=lambda chunk: chunk.start):
                 for found in self._read(chunk):
                     if found.name.split(".")[0] == first:
-                        rows.append(replace(found, index=seen.get(found.name, 0)))
-                        seen[found.name] = rows[-1].index + 1
+                        index = seen.get(found.name, 0)
+                        rows.append(replace(found, index=index) if index else found)
+                        seen[found.name] = index + 1
         return self._numbered[first]
 
     def _read(self, chunk: _Chunk) -> tuple[Definition, ...]:

@@ -601,9 +601,13 @@ def _ask_hunks(scratch: Scratch, questions: Sequence[_HunkQuestion]) -> list[Hun
     their own. What is known is not asked.
     """
     lines: dict[int, Lines] = {}  # by identity: the hunks of a file have it in common
-    for source in (source for question in questions for source in (question.pre, question.ours)):
-        if id(source) not in lines:
-            lines[id(source)] = split_lines(source.data)
+    for question in questions:
+        for path, source in (
+            (question.path, question.pre),
+            (question.moved_to or question.path, question.ours),
+        ):
+            if id(source) not in lines:
+                lines[id(source)] = outline_of(path, source.data).lines
     open_ = [question for question in questions if question.merged is None]
     sources = {(id(q.pre), id(q.ours)): (q.pre, q.ours) for q in open_}
     spans = scratch.differences(list(sources.values()))

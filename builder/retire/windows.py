@@ -15,7 +15,7 @@ from builder.patch.diff import Hunk
 from builder.patch.hunks import Lines, PlacedHunk
 from builder.source.merge_tree import Span
 
-REACH = 100
+REACH = 40
 """Lines on each side that are merged with a hunk."""
 
 FAR = 20
