@@ -8,12 +8,13 @@ from pathlib import Path, PurePosixPath
 
 from builder.author.export import draft_of, head_of
 from builder.author.series_directory import SeriesDirectory
-from builder.author.worktree import NAME_TRAILER, UPSTREAM_HEAD, WorkTree, only_our_environment
+from builder.author.worktree import NAME_TRAILER, UPSTREAM_HEAD, WorkTree
 from builder.errors import UsageError
 from builder.patch.apply import AppliedSeries, PatchReport, quoted_path
 from builder.patch.canonical import Draft
 from builder.patch.message import Head, commit_message, raw_date, split_author, write_head
 from builder.patch.patch import Patch
+from builder.source.git import GitError
 from builder.source.upstream import Mount, Upstream, fetch_blobs
 from builder.temporary import sweep_directories, temporary_directory
 
@@ -112,10 +113,8 @@ def _applying(applied: AppliedSeries) -> list[PatchReport]:
 def _make(
     worktree: WorkTree, upstream: Upstream, applied: AppliedSeries, good: Sequence[PatchReport], key: str
 ) -> None:
-    from git import Repo
-
-    with only_our_environment():
-        Repo.init(worktree.path, initial_branch=worktree.series).close()
+    worktree.path.mkdir(parents=True, exist_ok=True)
+    worktree.git("init", "--quiet", f"--initial-branch={worktree.series}", "--template=")
     for name, value in _LOCAL.items():
         worktree.git("config", name, value)
     (worktree.path / ".git" / "info").mkdir(exist_ok=True)
@@ -217,13 +216,11 @@ def _path(path: str) -> bytes:
 
 def _am(worktree: WorkTree, patches: Sequence[Patch]) -> None:
     """Let git apply what we do not, three-way; where it stops, the user goes on."""
-    from git.exc import GitCommandError
-
     mails = [
         write_head(head_of(patch).with_trailer(NAME_TRAILER, patch.name)) + b"---\n\n" + patch.diff
         for patch in patches
     ]
     try:
         worktree.git("am", "--quiet", "--3way", "--keep", "--keep-cr", stdin=b"\n".join(mails))
-    except GitCommandError as error:
+    except GitError as error:
         raise worktree.stopped("am") from error

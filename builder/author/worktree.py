@@ -11,22 +11,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.errors import InvalidInput, PatchConflict, UsageError
 from builder.patch.canonical import Draft, Files
 from builder.patch.message import Head, commit_message, raw_date, read_commit, split_author
 from builder.patch.patch import check_patch_name
 from builder.source.files import SourceFile
-from builder.source.git import GitStore, git_environment
-
-if TYPE_CHECKING:
-    from git import Repo
+from builder.source.git import GitError, GitStore, run_git
 
 NAME_TRAILER = "Overlay-Patch"
 UPSTREAM_HEAD = "refs/patches/upstream-head"
@@ -82,7 +76,7 @@ class WorkTree:
         return (self.path / ".git" / "HEAD").is_file()
 
     def git(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
-        """Run git in the work tree through GitPython, without anybody's configuration; bytes as they are.
+        """Run git in the work tree without anybody's configuration.
 
         Args:
             arguments: git's arguments.
@@ -90,15 +84,9 @@ class WorkTree:
             env: variables on top of ours.
 
         Raises:
-            git.exc.GitCommandError: it failed.
+            GitError: it failed.
         """
-        with only_our_environment(env), tempfile.TemporaryFile() as feed:
-            feed.write(stdin)
-            feed.seek(0)
-            out = self._repo().git.execute(
-                ["git", *arguments], istream=feed, strip_newline_in_stdout=False, stdout_as_string=False
-            )
-        return bytes(out)
+        return run_git(arguments, cwd=self.path, stdin=stdin, env=_OURS | dict(env or {}))
 
     def state(self) -> State:
         """Where the work stands."""
@@ -256,14 +244,16 @@ class WorkTree:
             env={"GIT_AUTHOR_NAME": os.fsdecode(author), "GIT_AUTHOR_EMAIL": os.fsdecode(mail)},
         )  # fmt: skip
 
-    def _repo(self) -> Repo:
-        from git import Repo
-
-        return Repo(self.path)
-
     def resolve(self, name: str) -> str | None:
-        """The commit that a name stands for; None when there is none."""
-        return self.store.resolve(name)
+        """The commit that ``HEAD`` or a reference stands for; None when there is none."""
+        from git import Repo
+        from git.refs import SymbolicReference
+
+        with Repo(self.path) as repository:
+            try:
+                return str(SymbolicReference.dereference_recursive(repository, name))
+            except ValueError:
+                return None
 
     def _name(self, head: Head, taken: Sequence[str]) -> str:
         """The patch that a commit stands for; a new one is named after its subject."""
@@ -288,11 +278,9 @@ class WorkTree:
         raise InvalidInput("no commit in the work tree is of this patch", where=str(self.path), found=patch)
 
     def _rebase(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
-        from git.exc import GitCommandError
-
         try:
             self.git(*arguments, env=env)
-        except GitCommandError as error:
+        except GitError as error:
             if busy := self.state().busy:
                 raise self.stopped(busy) from error
             raise
@@ -339,16 +327,3 @@ def slug(subject: bytes) -> str:
     text = subject.decode("ascii", "ignore").lower()
     name = "-".join(re.findall("[a-z0-9]+", text))[:60].strip("-")
     return name or "patch"
-
-
-@contextmanager
-def only_our_environment(extra: Mapping[str, str] | None = None) -> Iterator[None]:
-    """GitPython starts from this process's environment: for its calls, that is the one git may see."""
-    saved = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(git_environment(_OURS | dict(extra or {})))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(saved)
