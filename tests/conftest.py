@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests import forked
+
+# How long an example takes says something of the machine, not of what is tested.
+settings.register_profile("overlay", deadline=None)
+settings.load_profile("overlay")
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.register_assert_rewrite("tests.contracts.registry")
