@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.applying import measure_applying
 from benchmarks.builds import Base, Build, measure_builds
 from benchmarks.fleet import measure_fleet
+from benchmarks.growing import measure_growing
 from benchmarks.growth import measure_growth
 from benchmarks.judging import measure_judging
 from benchmarks.layers import measure_layers
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> int:
             measure_fleet(stage, options.base_bytes, options.runs),
             measure_growth(stage, tuple(options.sizes), never_pulled(options.base_bytes, builds)),
             measure_judging(stage, options.runs, next(s for s in startup if s.name == "overlay list")),
+            measure_growing(stage),
             measure_applying(stage.directory / "applying", options.runs),
             measure_layers(stage.directory / "layers", heavy.layout, heavy.digest, options.runs),
         ]

@@ -1,4 +1,4 @@
-"""Start one program and say how long it took and how much memory it had: ``launch.py FD PROGRAM ARGUMENT…``.
+"""Start one program and say how long it took, and its memory and processor time: ``launch.py FD PROGRAM …``.
 
 A process of its own, because a child's peak counts the memory of the process it was forked from. This one is
 small: it imports nothing but what it needs, and is run without site packages.
@@ -13,4 +13,6 @@ start = time.perf_counter()
 child = os.posix_spawn(program, [program, *arguments], os.environ)
 _, status, usage = os.wait4(child, 0)
 seconds = time.perf_counter() - start
-os.write(int(report), f"{os.waitstatus_to_exitcode(status)} {seconds} {usage.ru_maxrss}\n".encode())
+processor = usage.ru_utime + usage.ru_stime
+code = os.waitstatus_to_exitcode(status)
+os.write(int(report), f"{code} {seconds} {usage.ru_maxrss} {processor}\n".encode())

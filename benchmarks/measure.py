@@ -25,11 +25,13 @@ class Sample:
         seconds: wall time from before the start until it was reaped.
         peak_bytes: largest resident set of the process, or of any process that it waited for.
         out: its standard output.
+        processor_seconds: of the process and of all it waited for.
     """
 
     seconds: float
     peak_bytes: int
     out: str
+    processor_seconds: float
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ def measure(command: Sequence[str], environment: Mapping[str, str], directory: P
     out = done.stdout.decode(errors="replace")
     with os.fdopen(read) as report:
         words = report.read().split()
-    if len(words) != 3 or words[0] != "0":
+    if len(words) != 4 or words[0] != "0":
         raise FailedError(f"{' '.join(command)}: exit {words[:1]}\n{out}")
-    return Sample(float(words[1]), int(words[2]) * 1024, out)
+    return Sample(float(words[1]), int(words[2]) * 1024, out, float(words[3]))
 
 
 def repeat(name: str, runs: int, once: Callable[[int], Sample]) -> Series:
@@ -101,4 +103,5 @@ def together(samples: Sequence[Sample]) -> Sample:
         sum(sample.seconds for sample in samples),
         max(sample.peak_bytes for sample in samples),
         "".join(sample.out for sample in samples),
+        sum(sample.processor_seconds for sample in samples),
     )
