@@ -237,8 +237,10 @@ class Outline:
         if first not in self._numbered:
             seen: dict[str, int] = {}
             self._numbered[first] = rows = []
-            chunks = [*self._branches, *self._named.get(first, ())]
-            for chunk in sorted(chunks, key=lambda chunk: chunk.start):
+            chunks: Sequence[_Chunk] = self._named.get(first, ())
+            if self._branches:
+                chunks = sorted([*self._branches, *chunks], key=lambda chunk: chunk.start)
+            for chunk in chunks:
                 for found in self._read(chunk):
                     if found.name.split(".")[0] == first:
                         index = seen.get(found.name, 0)
