@@ -189,7 +189,9 @@ def _check_size(value: object) -> None:
     size, waiting = 0, [value]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, Mapping):
+        if type(one) is str:  # most are
+            pass
+        elif isinstance(one, Mapping):
             waiting += [*one.keys(), *one.values()]
         elif isinstance(one, list | tuple | KeysView | ValuesView | ItemsView):
             waiting += one
