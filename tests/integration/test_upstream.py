@@ -141,15 +141,18 @@ def test_a_mirror_of_long_ago_is_not_asked_for_blobs(tmp_path: Path, repository:
     assert len(resolve_upstream(spec, tmp_path / "cache").files(PATHS)) == len(FILES)
 
 
-def test_a_damaged_wheel_of_the_cache_is_named(tmp_path: Path, wheel_file: Path) -> None:
+def test_a_damaged_wheel_of_the_cache_is_downloaded_again(
+    tmp_path: Path, wheel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel_file.parent))
     spec = _wheel_spec(wheel_file)
     cached = tmp_path / "cache" / "wheels" / str(spec.wheel and spec.wheel.sha256) / wheel_file.name
     cached.parent.mkdir(parents=True)
     cached.write_bytes(wheel_file.read_bytes()[:-1])
-    with pytest.raises(InvalidInput) as caught:
-        resolve_upstream(spec, tmp_path / "cache")
-    assert caught.value.where == str(cached)
-    assert "remove it" in str(caught.value.hint)
+    upstream = resolve_upstream(spec, tmp_path / "cache")
+    assert _blobs(upstream) == {name: blob_id(data) for name, data in FILES.items()}
+    assert cached.read_bytes() == wheel_file.read_bytes()
 
 
 def test_a_commit_that_is_not_there_is_invalid_input(tmp_path: Path, repository: tuple[Path, str]) -> None:
