@@ -62,7 +62,10 @@ def wheel_file(tmp_path: Path) -> Path:
         for name, data in FILES.items():
             archive.writestr(name.removeprefix("python/"), data)
         archive.writestr("sglang/native.so", b"\x7fELF")
-        archive.writestr("sglang-1.0.dist-info/METADATA", b"Name: sglang\nVersion: 1.0\n")
+        archive.writestr(
+            "sglang-1.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: sglang\nVersion: 1.0\n"
+        )
+        archive.writestr("sglang-1.0.dist-info/WHEEL", b"Wheel-Version: 1.0\nTag: py3-none-any\n")
     return path
 
 
