@@ -15,7 +15,7 @@ import pytest
 
 from builder.author.export import as_mailbox, export_applied
 from builder.author.importing import ImportOptions, import_input_patches
-from builder.author.inputs import Piece, read_input_patches, read_quilt, read_range
+from builder.author.inputs import InputPatch, read_input_patches, read_quilt, read_range
 from builder.author.series_directory import SeriesDirectory, find_series_directory, series_names
 from builder.patch.apply import try_series
 from builder.patch.diff import FileDiff
@@ -52,7 +52,7 @@ class Bench:
 
     def _sources(self) -> dict[str, SourceFile]:
         """The release's files; where the series is for a tree that nobody published, the lines it names."""
-        allowances = read_series_lines(self.home.directory).allowances()
+        allowances = read_series_lines(self.home.directory).suppressions()
         diffs = {diff.old_path: diff for patch in reversed(self.series.patches) for diff in patch.files}
         self.published = not any(allowance.rule == "applies" for allowance in allowances)
         if not self.published:
@@ -76,13 +76,13 @@ class Bench:
         plain_git("add", "--all", "--", "python", cwd=checkout)
         return plain_git("write-tree", cwd=checkout).decode().strip()
 
-    def import_again(self, pieces: list[Piece]) -> list[bytes]:
+    def import_again(self, input_patches: list[InputPatch]) -> list[bytes]:
         """The diffs of foreign patches once imported into an empty series."""
         empty = self.directory / "empty"
         empty.mkdir()
         (empty / "series").write_text("")
         home: SeriesDirectory = replace(self.home, directory=empty)
-        imported = import_input_patches(home, self.upstream, pieces, ImportOptions())
+        imported = import_input_patches(home, self.upstream, input_patches, ImportOptions())
         return [diff_of(one.data) for one in imported]
 
     def diffs(self) -> list[bytes]:
@@ -150,9 +150,9 @@ def test_what_quilt_refreshes_is_read_as_the_same_changes(bench: Bench) -> None:
     for _ in bench.series.patches:
         run(quilt, "--quiltrc=-", "push", cwd=work, QUILT_PATCHES=str(copy))
         run(quilt, "--quiltrc=-", "refresh", cwd=work, QUILT_PATCHES=str(copy))
-    pieces = read_quilt(copy)
-    assert all(b"Index: " not in piece.diff for piece in pieces)
-    assert bench.import_again(pieces) == bench.diffs()
+    input_patches = read_quilt(copy)
+    assert all(b"Index: " not in input_patch.diff for input_patch in input_patches)
+    assert bench.import_again(input_patches) == bench.diffs()
 
 
 def test_git_am_takes_the_mailbox_and_format_patch_gives_it_back(bench: Bench) -> None:
