@@ -19,6 +19,7 @@ PARSER = "python/sglang/srt/server_args.py"
 FIELDS = "python/sglang/srt/arg_groups/"
 
 Takes = Literal["nothing", "one", "some", "any"]
+Number = Literal["int", "float"]
 _MARKERS = ("A", "Annotated")
 _FLAG_ACTIONS = ("store_true", "store_false", "store_const", "count", "help", "version")
 
@@ -37,7 +38,7 @@ class Known:
 
     names: tuple[str, ...]
     takes: Takes
-    number: Literal["int", "float"] | None = None
+    number: Number | None = None
     choices: tuple[str, ...] = ()
     required: bool = False
 
@@ -211,8 +212,8 @@ def _from_call(call: ast.Call) -> Known | None:
         return _with_action(names, action)
     takes = _takes(_constant(said.get("nargs")))
     kind = said.get("type")
-    number = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else None
-    return Known(names, takes, number, _choices(said.get("choices")), required)  # type: ignore[arg-type]
+    number = _number(kind.id) if isinstance(kind, ast.Name) else None
+    return Known(names, takes, number, _choices(said.get("choices")), required)
 
 
 def _with_action(names: tuple[str, ...], action: ast.expr) -> Known:
@@ -268,9 +269,9 @@ def _field_argument(
         return Known(names, _takes(_constant(said.get("nargs")) or "+"), None, choices, required)
     if text == "bool":
         return Known(names, "nothing")
-    number = text if text in ("int", "float") and "type_parser" not in said else None
+    number = _number(text) if "type_parser" not in said else None
     takes = _takes(_constant(said.get("nargs")))
-    return Known(names, takes, number, choices, required)  # type: ignore[arg-type]
+    return Known(names, takes, number, choices, required)
 
 
 def _without_optional(kind: ast.expr) -> ast.expr:
@@ -284,6 +285,11 @@ def _without_optional(kind: ast.expr) -> ast.expr:
 
 
 # --- values -------------------------------------------------------------------------------------------------
+
+
+def _number(text: str) -> Number | None:
+    """The kind of number that a type's name stands for."""
+    return "int" if text == "int" else "float" if text == "float" else None
 
 
 def _takes(nargs: object) -> Takes:
