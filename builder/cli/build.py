@@ -26,7 +26,7 @@ from builder.oci.model import Format, Platform
 from builder.oci.reference import LayoutReference, Reference, parse_location
 from builder.project.lock import check_writable, read_lock
 from builder.project.project import Root, cache_path, find_root
-from builder.publish.build import Hearers, Job, Outcome, build
+from builder.publish.build import Callbacks, Job, Outcome, build
 from builder.publish.push import DEFAULT_TAG, Delivered, Delivery, check_engine_delivery
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def command(
     job = Job(request, delivery, writes, () if is_locked else locks, check, engine, network)
     try:
         with Network(warn=warn) as registries:
-            outcome = build(job, registries, Hearers(progress, warn, progress.transfer))
+            outcome = build(job, registries, Callbacks(progress, warn, progress.transfer))
     finally:
         progress.close()
     for text in (*outcome.report.warnings, *(outcome.delivered.notes if outcome.delivered else ())):

@@ -94,7 +94,7 @@ def _checksum(kind: str, key: str, data: bytes) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """An entry's file; an error if it is no file, or too large to be one."""
+    """An entry's file; an error if it is not a file, or too large to be one."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -212,7 +212,7 @@ def _is_kept(path: Path) -> bool:
 
 
 def _looking(path: Path) -> BufferedReader:
-    """A file opened to look after it, which is no use of it."""
+    """A file opened to look after it, which does not count as using it."""
     # Only its owner may ask for that, and the cache is the user's own.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_A_USE))
 

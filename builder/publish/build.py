@@ -59,8 +59,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Hearers:
-    """Who hears of a build while it runs.
+class Callbacks:
+    """What is called while a build runs.
 
     Args:
         say: what takes time.
@@ -106,26 +106,26 @@ class Outcome:
         return replace(now, bases={**now.bases, **verified})
 
 
-def build(job: Job, network: Network, hearers: Hearers, shared: Shared | None = None) -> Outcome:
+def build(job: Job, network: Network, callbacks: Callbacks, shared: Shared | None = None) -> Outcome:
     """Build and deliver, and write the lock: what was built of the same inputs before, or every step anew.
 
     Args:
         job: what is key for.
         network: the registries.
-        hearers: who hears of it.
+        callbacks: what is told of it while it runs.
         shared: what several builds of one run make once.
 
     Raises:
         NotReproducible: an input is not what the lock says, or two builds differ.
         UsageError, InvalidInput, PatchConflict, ProbeFailed, ImageMismatch, Unavailable: as each step says.
     """
-    outcome = _recalled(job, network, hearers) or _built(job, network, hearers, shared)
+    outcome = _recalled(job, network, callbacks) or _built(job, network, callbacks, shared)
     if outcome.delivered and job.locks:
         update_lock(job.locks, outcome.locked)
     return outcome
 
 
-def _recalled(job: Job, network: Network, hearers: Hearers) -> Outcome | None:
+def _recalled(job: Job, network: Network, callbacks: Callbacks) -> Outcome | None:
     """Deliver what was built of the same inputs before."""
     if job.key is None:
         return None
@@ -133,10 +133,10 @@ def _recalled(job: Job, network: Network, hearers: Hearers) -> Outcome | None:
     finished = look_up_build(job.key, request.cache, request.lock, documents=job.delivery.needs_documents)
     if finished is None:
         return None
-    return replace(_delivered(finished, job, network, hearers), is_cached=True)
+    return replace(_delivered(finished, job, network, callbacks), is_cached=True)
 
 
-def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) -> Outcome:
+def _built(job: Job, network: Network, callbacks: Callbacks, shared: Shared | None) -> Outcome:
     """Every step, from the spec on."""
     from builder.build.pipeline import Shared, bake_images, finish, plan_overlay, report_of
 
@@ -144,7 +144,7 @@ def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) 
 
     def plan(request: Request, shared: Shared) -> Planned:
         return plan_overlay(
-            request, network, shared, say=hearers.say, warn=hearers.warn, progress=hearers.progress
+            request, network, shared, say=callbacks.say, warn=callbacks.warn, progress=callbacks.progress
         )
 
     def build_again() -> Built:
@@ -155,7 +155,7 @@ def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) 
     snapshot = take_snapshot(job.key) if job.key else None
     planned = plan(request, shared or Shared())
     if job.engine == "docker":
-        delivered = _build_in_engine(planned, job, network, hearers.say) if job.writes else None
+        delivered = _build_in_engine(planned, job, network, callbacks.say) if job.writes else None
         return Outcome(report_of(planned, None), None, delivered, planned.plans)
     built = bake_images(planned.plans)
     if job.check or request.is_locked:
@@ -163,16 +163,16 @@ def _built(job: Job, network: Network, hearers: Hearers, shared: Shared | None) 
     finished = finish(planned, built, documents=job.delivery.needs_documents, key=job.delivery.key)
     if not job.writes:
         return Outcome(finished.report, finished, None, planned.plans)
-    outcome = _delivered(finished, job, network, hearers)
+    outcome = _delivered(finished, job, network, callbacks)
     if snapshot:
         try:
             store_build(snapshot, request.cache, request.lock, finished)
         except OSError as error:
-            hearers.warn(f"the build is not kept for the next time: {error}")
+            callbacks.warn(f"the build is not kept for the next time: {error}")
     return outcome
 
 
-def _delivered(finished: BuildResult, job: Job, network: Network, hearers: Hearers) -> Outcome:
+def _delivered(finished: BuildResult, job: Job, network: Network, callbacks: Callbacks) -> Outcome:
     recorded = job.request.lock
     before = pushed_before(recorded, finished)
 
@@ -186,8 +186,8 @@ def _delivered(finished: BuildResult, job: Job, network: Network, hearers: Heare
         job.delivery,
         network,
         before=before,
-        say=hearers.say,
-        progress=hearers.progress,
+        say=callbacks.say,
+        progress=callbacks.progress,
         on_named=lock,
     )
     changed = {

@@ -22,7 +22,7 @@ from builder.project.lock import read_lock
 from builder.project.project import Root
 from builder.project.spec import read_spec
 from builder.publish import build as one
-from builder.publish.build import Hearers, Job
+from builder.publish.build import Callbacks, Job
 from builder.publish.matrix import Row, Skipped, missing_platforms, read_row
 from builder.publish.push import Delivered, Delivery
 
@@ -96,8 +96,8 @@ class Result:
 def build_many(names: Sequence[str], fleet: Fleet, jobs: int) -> list[Result]:
     """Build several overlays, ``jobs`` at a time; a result for each, in the order of ``names``.
 
-    What goes wrong with one is its result; what is no :class:`OverlayError` is a fault of this program, and
-    ends the run.
+    What goes wrong with one is its result; any exception but :class:`OverlayError` is a fault of this
+    program, and ends the run.
     """
     results: dict[str, Result] = {}
     shared = Shared()
@@ -123,8 +123,8 @@ def _build(name: str, fleet: Fleet, shared: Shared) -> Result:
         platforms = tuple(row.platforms)
         if fleet.held is not None and not missing_platforms(row, fleet.held):
             return Result(name, "there", platforms)
-        hearers = Hearers(_silent, warnings.append, _quiet)
-        outcome = one.build(_job(row, fleet), fleet.network, hearers, shared)
+        callbacks = Callbacks(_silent, warnings.append, _quiet)
+        outcome = one.build(_job(row, fleet), fleet.network, callbacks, shared)
     except OverlayError as error:
         return Result(name, "failed", error=error, warnings=tuple(warnings))
     delivered, report = outcome.delivered, outcome.report

@@ -47,7 +47,7 @@ def read_signing_key(path: Path) -> SigningKey:
     """A private key from a PEM file (PKCS #8, not encrypted).
 
     Raises:
-        InvalidInput: it cannot be read, or is no such key; nothing of its contents is repeated.
+        InvalidInput: it cannot be read, or is not such a key; nothing of its contents is repeated.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -65,7 +65,7 @@ def read_verifying_key(path: Path) -> VerifyingKey:
     """A public key from a PEM file.
 
     Raises:
-        InvalidInput: it cannot be read, or is no such key.
+        InvalidInput: it cannot be read, or is not such a key.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -53,7 +53,7 @@ def test_series_that_does_not_apply_writes_nothing(shop: SeriesProject) -> None:
     assert shop.bytes() == before
 
 
-def test_a_commit_that_makes_no_patch_writes_nothing_and_can_be_mended(shop: SeriesProject) -> None:
+def test_a_commit_that_makes_no_patch_writes_nothing_and_can_be_repaired(shop: SeriesProject) -> None:
     """Somebody amends a new commit with a message of one line, and its trailers are gone."""
     told = shop("patch", "new", "demo", "better", "--author", "A <a@example.org>")
     assert told.code == 0
@@ -112,7 +112,7 @@ def test_patch_with_files_the_release_lacks_is_left_as_it_is_and_said(shop: Seri
     assert shop.bytes() == before
 
 
-def test_refresh_mends_counts_after_showing_the_change(workshop: SeriesProject) -> None:
+def test_refresh_repairs_counts_after_showing_the_change(workshop: SeriesProject) -> None:
     shop = workshop
     path = shop.add("one", (DEMO, "b = 2", "b = 3"))
     shop.add("two", ("python/sglang/other.py", "X = 1", "X = 2"))

@@ -240,7 +240,7 @@ def test_patch_for_another_program_is_refused(workshop: SeriesProject) -> None:
     assert "no file of the patch is in the release" in str(error)
 
 
-def test_what_editors_and_mailers_did_is_mended_and_said(workshop: SeriesProject) -> None:
+def test_what_editors_and_mailers_did_is_repaired_and_said(workshop: SeriesProject) -> None:
     """A1, A3, A4, A5 in one file."""
     broken = (MAIL + DIFF).replace("-1,5 +1,5", "-1,4 +1,3").replace("\n \n", "\n\n").rstrip("\n")
     one = bring(workshop, broken.replace("\n", "\r\n"))

@@ -44,7 +44,7 @@ def test_series_in_order_has_no_findings(workshop: SeriesProject) -> None:
     assert lint(workshop) == []
 
 
-def test_wrong_counts_are_named_with_line_both_counts_and_the_mend(workshop: SeriesProject) -> None:
+def test_wrong_counts_are_named_with_line_both_counts_and_the_repair(workshop: SeriesProject) -> None:
     path = workshop.add("one", (DEMO, *GOOD))
     line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -1,4 +1,3 @@")
     finding = next(f for f in lint(workshop, "--offline") if f["rule"] == "hunk-counts")
@@ -67,7 +67,7 @@ def test_hunk_with_fewer_lines_than_it_counts_is_a_cut_patch(workshop: SeriesPro
     assert path.read_bytes() == before
 
 
-def test_invented_blob_ids_are_said_and_mended(workshop: SeriesProject) -> None:
+def test_invented_blob_ids_are_said_and_repaired(workshop: SeriesProject) -> None:
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     blob = good[good.index(b"index ") + 6 :][:40]
@@ -78,7 +78,7 @@ def test_invented_blob_ids_are_said_and_mended(workshop: SeriesProject) -> None:
     assert path.read_bytes() == good
 
 
-def test_crlf_patch_is_said_once_and_mended(workshop: SeriesProject) -> None:
+def test_crlf_patch_is_said_once_and_repaired(workshop: SeriesProject) -> None:
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     path.write_bytes(good.replace(b"\n", b"\r\n"))
@@ -92,7 +92,7 @@ def test_repository_keeps_checkouts_from_changing_patches() -> None:
     assert "*.patch -text" in (ROOT / ".gitattributes").read_text()
 
 
-def test_lost_space_of_blank_context_is_named_and_mended(workshop: SeriesProject) -> None:
+def test_lost_space_of_blank_context_is_named_and_repaired(workshop: SeriesProject) -> None:
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     line = change(path, b"\n \n", b"\n\n") + 1
@@ -101,7 +101,7 @@ def test_lost_space_of_blank_context_is_named_and_mended(workshop: SeriesProject
     assert path.read_bytes() == good
 
 
-def test_missing_last_newline_is_named_and_mended(workshop: SeriesProject) -> None:
+def test_missing_last_newline_is_named_and_repaired(workshop: SeriesProject) -> None:
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     path.write_bytes(good.rstrip(b"\n"))
@@ -236,7 +236,7 @@ def test_series_that_does_not_apply_names_patch_and_hunk(workshop: SeriesProject
     assert finding["found"] == "a = 1"
 
 
-def test_patch_with_an_offset_is_not_canonical_and_mended(workshop: SeriesProject) -> None:
+def test_patch_with_an_offset_is_not_canonical_and_repaired(workshop: SeriesProject) -> None:
     path = workshop.add("one", (DEMO, *GOOD))
     good = path.read_bytes()
     line = change(path, b"@@ -1,5 +1,5 @@", b"@@ -3,5 +3,5 @@")
@@ -266,7 +266,7 @@ def test_series_file_that_names_no_file_is_found(workshop: SeriesProject) -> Non
     assert rules(lint(workshop, "--offline")) == ["series-file"]
 
 
-def test_name_that_quilt_could_not_read_is_found_and_mended_by_export(workshop: SeriesProject) -> None:
+def test_name_that_quilt_could_not_read_is_found_and_repaired_by_export(workshop: SeriesProject) -> None:
     workshop.add("one", (DEMO, *GOOD))
     (workshop.series / "series").write_text("# first\none # why\n")
     assert only(workshop, "series-file", "--offline")["line"] == 2

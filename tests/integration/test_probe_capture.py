@@ -55,7 +55,7 @@ def test_every_release_gets_an_answer(
     assert answer.state == state, answer
 
 
-def test_patch_of_the_development_lane_mends_the_reconstruction(
+def test_patch_of_the_development_lane_repairs_the_reconstruction(
     prober: Prober, development: MappingTree
 ) -> None:
     assert said(prober, DFLASH, development).state == "defect"

@@ -55,7 +55,7 @@ def test_probe_can_be_chosen_by_name(probes: Path) -> None:
     assert error.value.hint == "did you mean lost?"
 
 
-def test_patch_that_mends_its_defect_passes(probes: Path) -> None:
+def test_patch_that_repairs_its_defect_passes(probes: Path) -> None:
     said = probe_series(["a", "without-probe"], probes, BEFORE, AFTER, see="overlay probe")
     assert said == {"a": "defect->fixed", "without-probe": "none"}
 

@@ -39,7 +39,7 @@ def patches_of(lane: str, overlay: Overlay) -> list[str]:
     return [str(patch["name"]) for patch in shown["patches"]]
 
 
-def test_the_lanes_have_their_defects_and_mend_them(offline: Overlay) -> None:
+def test_the_lanes_have_their_defects_and_repair_them(offline: Overlay) -> None:
     facts = offline("probe", *PINS, *LANES, "--json").check().json
     answers = {probe["name"]: probe["answers"] for probe in facts["probes"]}
     assert sorted(answers) == [path.stem for path in find_probes(PATCHES / "probes")]

@@ -507,7 +507,7 @@ def test_a_name_that_another_module_has_no_more_is_seen(lab: HistoryProject, tmp
     assert "sglang.conf has no get_conf" in verdict.why
 
 
-def test_rebase_stops_until_it_is_mended_or_allowed_with_a_reason(
+def test_rebase_stops_until_it_is_repaired_or_allowed_with_a_reason(
     lab: HistoryProject, tmp_path: Path
 ) -> None:
     _, root = unsound(lab, tmp_path / "root")

@@ -154,7 +154,7 @@ def test_more_lines_than_counted_are_counted_anew_on_import_alone() -> None:
 
 
 @pytest.mark.parametrize("blank", [b"\n", b"\n\n", b"\r\n"])
-def test_blank_lines_at_the_end_are_read_and_mended_away(blank: bytes) -> None:
+def test_blank_lines_at_the_end_are_read_and_repaired_away(blank: bytes) -> None:
     for data in (ONE, ONE + TWO, ONE + PLAIN_NEW):
         assert read(data + blank) == read(data)
         repaired, repairs = repair_text(HEAD + data + blank)
