@@ -10,13 +10,13 @@ from pathlib import Path
 
 from builder.errors import InvalidInput, Unavailable
 from builder.project.releases import known_releases, release_upstream, releases_after
-from builder.project.spec import UpstreamSpec, Wheel, check_git_source
+from builder.project.spec import UpstreamSpec, Wheel
 from builder.source.git import GitError, GitStore, is_object_id, run_git
 from builder.source.upstream import (
     Mount,
     Progress,
     Upstream,
-    absolute_address,
+    fetch_address,
     peeled,
     repository_mount,
     resolve_upstream,
@@ -199,10 +199,7 @@ def _wheel_file(path: Path, cache: Path, progress: Progress) -> Target:
 
 def _branch_head(address: str, name: str) -> str:
     """The commit that a branch or tag of a repository is at; an annotated tag is peeled."""
-    try:
-        check_git_source(address)
-    except ValueError as error:
-        raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
+    address = fetch_address(address)
     if name.startswith("-"):
         raise InvalidInput("not a name of a branch", where=name)
     try:
@@ -249,12 +246,7 @@ def fetch_commits(repository: str, commits: Sequence[str], cache: Path, *, url: 
         InvalidInput: git may not fetch from there.
         Unavailable: it cannot be fetched.
     """
-    address = url or repository
-    try:
-        check_git_source(address)
-    except ValueError as error:
-        raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
-    address = absolute_address(address)
+    address = fetch_address(url or repository)
     key = hashlib.sha256(repository.encode()).hexdigest()[:16]
     store = GitStore.create(cache / f"history-{key}.git")
     for setting, value in {

@@ -248,12 +248,7 @@ def repository_mount(
         InvalidInput: the repository has no such commit.
         Unavailable: it cannot be reached.
     """
-    address = url or repository
-    try:
-        check_git_source(address)
-    except ValueError as error:
-        raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
-    address = absolute_address(address)
+    address = fetch_address(url or repository)
     path = _repository_path(repository, cache)
     store = GitStore.create(path)
     found = store.resolve(commit)
@@ -266,6 +261,19 @@ def repository_mount(
                 progress(f"fetching {commit[:12]} from {without_secrets(address)}")
                 found = _fetch_commit(store, address, commit)
     return Mount("", store, found, partial=True)
+
+
+def fetch_address(address: str) -> str:
+    """An address that git may fetch from, with the same meaning in every directory.
+
+    Raises:
+        InvalidInput: git may not fetch from there.
+    """
+    try:
+        check_git_source(address)
+    except ValueError as error:
+        raise InvalidInput("not a place to fetch from", where=address, expected=str(error)) from error
+    return absolute_address(address)
 
 
 def absolute_address(address: str) -> str:
